@@ -2,8 +2,8 @@
 //!
 //! [`collect`] reads three sources ([`gpu`], [`proc`], [`state`]) into one [`model::Snapshot`] per interval.
 //! [`attribute`] finds the environment of each process, and [`accounting`] charges the use of each interval to its
-//! users. [`stream`] publishes the snapshots. This crate has no HTTP, no SSH and no command line, starts no program,
-//! and writes files only in [`state`], by [`files`].
+//! users. [`stream`] publishes the snapshots. This crate has no HTTP, no SSH and no command line, starts no program
+//! but its own ([`gpu::reader`]), and writes files only in [`state`], by [`files`].
 
 pub mod accounting;
 pub mod attribute;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use genv_core::model::{CollectorStatus, Publication};
 use genv_web::instruments::prometheus::{Histogram, Result};
 use genv_web::instruments::{self, HistogramVec, Registry, RequestMetrics};
+use genv_web::reader_restarts;
 
 /// The collectors of a host.
 const COLLECTORS: [&str; 3] = ["gpu", "processes", "state"];
@@ -18,7 +19,7 @@ pub struct Instruments {
 }
 
 impl Instruments {
-    /// Registers the metrics of collections and renderings.
+    /// Registers the metrics of collections, readers and renderings.
     pub fn new() -> Result<Self> {
         let registry = Registry::new();
         let render = instruments::durations(
@@ -33,6 +34,7 @@ impl Instruments {
             "collector",
             &COLLECTORS,
         )?;
+        reader_restarts::register(&registry)?;
         Ok(Self { registry, render, collection })
     }
 

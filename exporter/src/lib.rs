@@ -87,7 +87,7 @@ fn serve(options: Options) -> anyhow::Result<()> {
 }
 
 async fn collect_and_serve(options: Options) -> anyhow::Result<()> {
-    let sources = options.sources.or_from_environment()?;
+    let sources = options.sources.or_from_environment()?.in_reader();
     let web_config = options.web_config_file.as_deref().map(WebConfig::open).transpose()?;
     let mut terminate = listen_for(SignalKind::terminate())?;
     let mut interrupt = listen_for(SignalKind::interrupt())?;

@@ -29,6 +29,11 @@ mod values;
 
 use std::process::ExitCode;
 
+use genv_core::gpu::reader;
+
 fn main() -> ExitCode {
+    if let Some(code) = reader::run_if_asked() {
+        return code;
+    }
     run::run()
 }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use genv_core::collect::{Clock, HostSources};
+use genv_core::gpu::GpuSource;
 use genv_core::gpu::nvml::NvmlSource;
+use genv_core::gpu::reader::ReaderSource;
 use genv_core::hosts::machine_name;
 use genv_core::proc::ProcReader;
 use genv_core::state::{StateDirectory, directory_path};
@@ -56,6 +58,8 @@ pub struct SourceOptions {
     pub state_directory: Option<PathBuf>,
     /// Name of this host instead of the machine's. A scenario names its hosts itself.
     pub hostname: Option<String>,
+    /// Whether a process of its own calls NVML, for programs that go on: see [`ReaderSource`].
+    pub in_reader: bool,
 }
 
 /// Why no source could be chosen or opened.
@@ -116,6 +120,12 @@ impl SourceOptions {
         Ok(self)
     }
 
+    /// The same sources, where a process of its own calls NVML: see [`ReaderSource`].
+    #[must_use]
+    pub fn in_reader(self) -> Self {
+        Self { in_reader: true, ..self }
+    }
+
     /// What this machine is called in snapshots.
     pub fn own_hostname(&self) -> String {
         self.hostname.clone().unwrap_or_else(machine_name)
@@ -140,13 +150,13 @@ impl SourceOptions {
         if self.are_simulated() {
             return self.simulated();
         }
+        let library = self.nvml_library.clone();
+        let gpu: Box<dyn GpuSource> = match self.in_reader {
+            true => Box::new(ReaderSource::new(library)),
+            false => Box::new(NvmlSource::new(library)),
+        };
         let RealSources { processes, state } = self.real();
-        Ok(vec![HostSources {
-            hostname: self.own_hostname(),
-            gpu: Box::new(NvmlSource::new(self.nvml_library.clone())),
-            processes,
-            state,
-        }])
+        Ok(vec![HostSources { hostname: self.own_hostname(), gpu, processes, state }])
     }
 
     /// Opens the sources of this host. Of the hosts of a scenario, the host with this hostname is opened, or else the first.

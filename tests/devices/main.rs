@@ -4,4 +4,5 @@ mod attribution;
 mod faults;
 mod nvidia_smi;
 mod nvml_source;
+mod reader;
 mod recorded;

@@ -24,6 +24,7 @@ pub mod metrics;
 mod notify;
 mod page;
 mod rate_limit;
+pub mod reader_restarts;
 mod request;
 mod response;
 mod server;

@@ -1,7 +1,11 @@
 //! The GPUs of a host: one trait, and the sources behind it.
 
 pub mod bounds;
+mod current_call;
 pub mod nvml;
+pub mod reader;
+
+use serde::{Deserialize, Serialize};
 
 use crate::model::{DeviceIndex, DeviceMeasurements, ProcessType, Withheld};
 
@@ -56,13 +60,38 @@ pub enum GpuError {
     /// A simulated source cannot be used.
     #[error("{0}")]
     Simulated(String),
+    /// A process that reads the GPUs could not be started, ended, or answered with this error.
+    #[error("{0}")]
+    Reader(String),
     /// The driver was asked before, and did not answer. The text is the reason.
     #[error("{0}")]
     Unanswered(String),
 }
 
+/// Which GPUs to read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Gpus {
+    /// All but these, by index.
+    AllBut(Vec<u32>),
+    /// These alone.
+    Only(Vec<u32>),
+}
+
+impl Gpus {
+    pub(crate) const fn all() -> Self {
+        Self::AllBut(Vec::new())
+    }
+
+    fn include(&self, index: u32) -> bool {
+        match self {
+            Self::AllBut(left_out) => !left_out.contains(&index),
+            Self::Only(gpus) => gpus.contains(&index),
+        }
+    }
+}
+
 /// All devices of a host, read once.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GpuSample {
     /// `nvmlSystemGetDriverVersion`.
     pub driver_version: Option<String>,
@@ -77,11 +106,12 @@ pub struct GpuSample {
     /// XID errors that happened since the last sample.
     pub xid_events: Vec<XidEvent>,
     /// The values that the devices have and that the sample lacks, each with its failed call or its contradiction.
+    #[serde(skip)]
     pub withheld: Vec<Withheld>,
 }
 
 /// One device, read once.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceSample {
     /// Which device.
     pub index: DeviceIndex,
@@ -148,7 +178,7 @@ impl DeviceSample {
 }
 
 /// One process on one device.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuProcess {
     /// Process id in the host's namespace.
     pub pid: u32,
@@ -165,7 +195,7 @@ pub struct GpuProcess {
 }
 
 /// One XID error.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct XidEvent {
     /// Whole GPU on which it happened.
     pub index: DeviceIndex,

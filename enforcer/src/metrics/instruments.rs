@@ -1,7 +1,8 @@
-//! Metrics of the enforcer about its own work: requests, cycles and actions.
+//! Metrics of the enforcer about its own work: requests, readers, cycles and actions.
 
 use genv_web::instruments::prometheus::{Histogram, Result};
 use genv_web::instruments::{self, HistogramVec, Registry, RequestMetrics};
+use genv_web::reader_restarts;
 
 use crate::endpoints::PATHS;
 
@@ -22,6 +23,7 @@ impl Instruments {
         let other_paths = other_paths.map(str::to_owned);
         let scrapes = "genv_enforcer_scrape_duration_seconds";
         let requests = RequestMetrics::register(&registry, scrapes, metrics_path, other_paths)?;
+        reader_restarts::register(&registry)?;
         let cycle = instruments::durations(
             &registry,
             "genv_enforcer_cycles_duration_seconds",

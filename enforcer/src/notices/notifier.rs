@@ -1,5 +1,5 @@
 //! The notifier: a service that takes notices from a socket and runs the administrator's command. The enforcer itself has no
-//! network, and starts no program.
+//! network, and starts no program but its own, as a reader of the driver.
 //!
 //! A connection carries one notice and its reply, each a line of JSON. A thread of its own sends the notices.
 

@@ -31,7 +31,7 @@ impl Facts {
     pub(super) fn new(sources: SourceFlags, collect: CollectFlags, hosts: HostFlags) -> anyhow::Result<Self> {
         let given = SourceOptions::from(sources);
         if !hosts.name_hosts() {
-            return Ok(Self::Here { sources: given.or_from_environment()?, collect });
+            return Ok(Self::Here { sources: given.or_from_environment()?.in_reader(), collect });
         }
         let hostname = given.own_hostname();
         let of_this_machine = SourceOptions { hostname: None, ..given };

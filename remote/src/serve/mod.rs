@@ -81,6 +81,7 @@ impl Server {
     /// # Errors
     /// The sources cannot be opened.
     pub fn open(sources: SourceOptions, find_enforcer: Option<FindEnforcer>) -> Result<Self, SourceError> {
+        let sources = sources.in_reader();
         let host = Some(sources.open_own()?);
         Ok(Self {
             sources,

@@ -6,6 +6,6 @@ mod devices;
 mod driver;
 mod older;
 mod processes;
-mod stage;
-mod values;
+pub(crate) mod stage;
+pub(crate) mod values;
 mod xid;

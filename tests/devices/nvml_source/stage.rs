@@ -30,6 +30,9 @@ pub(crate) fn alone<F: FnOnce(&Stage)>(scenario: &str, body: F) {
         .command(&std::env::current_exe().expect("this program has a path"))
         .args(["--exact", test, "--nocapture"])
         .env(INSIDE, "1")
+        // For `fixtures/faulty_nvml.c`, of a test that has it stand before the simulated library.
+        .env("GENV_TEST_REAL_NVML", nvml_sim::library())
+        .env("GENV_TEST_FAULT", simulation.scenario().with_file_name("fault"))
         .output()
         .expect("this program can be started");
     let text = String::from_utf8_lossy(&output.stdout);

@@ -58,21 +58,19 @@ pub(super) fn facts(device: &Device<'_>, uuid: String, calls: &mut Calls) -> Res
     let mut is_whole = true;
     let mut temperature_limits_celsius = BTreeMap::new();
     for (limit, threshold) in TEMPERATURE_LIMITS {
-        let answer = device.temperature_threshold(threshold);
-        let call = "nvmlDeviceGetTemperatureThreshold";
-        if let Some(celsius) = fact(calls, call, answer, &mut is_whole)? {
+        let answer = || device.temperature_threshold(threshold);
+        if let Some(celsius) = fact(calls, "nvmlDeviceGetTemperatureThreshold", answer, &mut is_whole)? {
             let celsius = temperature(celsius);
             is_whole &= TEMPERATURE_CELSIUS.contains(&celsius);
             temperature_limits_celsius.insert(limit.to_owned(), celsius);
         }
     }
-    let name = fact(calls, "nvmlDeviceGetName", raw::name(device), &mut is_whole)?;
-    let minor = device.minor_number();
-    let minor = fact(calls, "nvmlDeviceGetMinorNumber", minor, &mut is_whole)?;
+    let name = fact(calls, "nvmlDeviceGetName", || raw::name(device), &mut is_whole)?;
+    let minor = fact(calls, "nvmlDeviceGetMinorNumber", || device.minor_number(), &mut is_whole)?;
     is_whole &= minor.is_none_or(|minor| minor <= MOST_MINOR);
-    let virtualization = device.virtualization_mode();
-    let virtualization = fact(calls, "nvmlDeviceGetVirtualizationMode", virtualization, &mut is_whole)?;
-    let fans = fact(calls, "nvmlDeviceGetNumFans", device.num_fans(), &mut is_whole)?;
+    let virtualization =
+        fact(calls, "nvmlDeviceGetVirtualizationMode", || device.virtualization_mode(), &mut is_whole)?;
+    let fans = fact(calls, "nvmlDeviceGetNumFans", || device.num_fans(), &mut is_whole)?;
     if let Some(fans) = fans.filter(|fans| *fans > MOST_FANS) {
         is_whole = false;
         calls.note("nvmlDeviceGetNumFans", format!("it counts {fans} fans, which no device has"));
@@ -95,16 +93,18 @@ pub(super) fn facts(device: &Device<'_>, uuid: String, calls: &mut Calls) -> Res
 pub(super) fn fact<T>(
     calls: &mut Calls,
     call: &'static str,
-    answer: Result<T, NvmlError>,
+    driver: impl FnOnce() -> Result<T, NvmlError>,
     is_whole: &mut bool,
 ) -> Result<Option<T>, Failure> {
-    let answer = match answer {
-        // An older driver does not know each argument, such as a threshold.
-        Err(NvmlError::InvalidArg) => Err(NvmlError::NotSupported),
-        answer => answer,
-    };
-    *is_whole &= answer.as_ref().err().is_none_or(is_unsupported);
-    calls.optional(call, answer)
+    calls.optional(call, || {
+        let answer = match driver() {
+            // An older driver does not know each argument, such as a threshold.
+            Err(NvmlError::InvalidArg) => Err(NvmlError::NotSupported),
+            answer => answer,
+        };
+        *is_whole &= answer.as_ref().err().is_none_or(is_unsupported);
+        answer
+    })
 }
 
 /// Reads the values that change.
@@ -113,15 +113,16 @@ pub(super) fn measure(
     facts: &DeviceFacts,
     calls: &mut Calls,
 ) -> Result<DeviceMeasurements, Failure> {
-    let utilization = calls.optional("nvmlDeviceGetUtilizationRates", device.utilization_rates())?;
-    let encoder = calls.optional("nvmlDeviceGetEncoderUtilization", device.encoder_utilization())?;
-    let decoder = calls.optional("nvmlDeviceGetDecoderUtilization", device.decoder_utilization())?;
-    let celsius = calls.optional("nvmlDeviceGetTemperature", device.temperature(TemperatureSensor::Gpu))?;
-    let power = calls.optional("nvmlDeviceGetPowerUsage", device.power_usage())?;
-    let power_limit = calls.optional("nvmlDeviceGetEnforcedPowerLimit", device.enforced_power_limit())?;
-    let energy = calls.optional("nvmlDeviceGetTotalEnergyConsumption", device.total_energy_consumption())?;
-    let throttled = calls.optional("nvmlDeviceGetCurrentClocksThrottleReasons", device.current_throttle_reasons())?;
-    let replays = calls.optional("nvmlDeviceGetPcieReplayCounter", device.pcie_replay_counter())?;
+    let utilization = calls.optional("nvmlDeviceGetUtilizationRates", || device.utilization_rates())?;
+    let encoder = calls.optional("nvmlDeviceGetEncoderUtilization", || device.encoder_utilization())?;
+    let decoder = calls.optional("nvmlDeviceGetDecoderUtilization", || device.decoder_utilization())?;
+    let celsius = calls.optional("nvmlDeviceGetTemperature", || device.temperature(TemperatureSensor::Gpu))?;
+    let power = calls.optional("nvmlDeviceGetPowerUsage", || device.power_usage())?;
+    let power_limit = calls.optional("nvmlDeviceGetEnforcedPowerLimit", || device.enforced_power_limit())?;
+    let energy = calls.optional("nvmlDeviceGetTotalEnergyConsumption", || device.total_energy_consumption())?;
+    let throttled =
+        calls.optional("nvmlDeviceGetCurrentClocksThrottleReasons", || device.current_throttle_reasons())?;
+    let replays = calls.optional("nvmlDeviceGetPcieReplayCounter", || device.pcie_replay_counter())?;
     Ok(DeviceMeasurements {
         utilization_ratio: utilization.as_ref().map(|it| ratio(it.gpu)),
         memory_controller_busy_ratio: utilization.as_ref().map(|it| ratio(it.memory)),
@@ -148,7 +149,7 @@ pub(super) fn measure(
 pub(super) fn memory(device: &Device<'_>, calls: &mut Calls) -> Result<Option<DeviceMemory>, Failure> {
     /// `NVML_ERROR_ARGUMENT_VERSION_MISMATCH`, which the wrapper does not name.
     const ARGUMENT_VERSION_MISMATCH: u32 = 25;
-    let answer = match device.memory_info() {
+    let driver = || match device.memory_info() {
         Ok(it) => Ok(DeviceMemory {
             total_bytes: it.total,
             used_bytes: it.used,
@@ -163,13 +164,13 @@ pub(super) fn memory(device: &Device<'_>, calls: &mut Calls) -> Result<Option<De
         ) => raw::memory_info_v1(device),
         Err(error) => Err(error),
     };
-    calls.optional("nvmlDeviceGetMemoryInfo_v2", answer)
+    calls.optional("nvmlDeviceGetMemoryInfo_v2", driver)
 }
 
 fn clocks(device: &Device<'_>, calls: &mut Calls) -> Result<BTreeMap<String, f64>, Failure> {
     let mut hertz = BTreeMap::new();
     for (name, clock) in CLOCKS {
-        if let Some(megahertz) = calls.optional("nvmlDeviceGetClockInfo", device.clock_info(clock))? {
+        if let Some(megahertz) = calls.optional("nvmlDeviceGetClockInfo", || device.clock_info(clock))? {
             hertz.insert(name.to_owned(), f64::from(megahertz) * 1e6);
         }
     }
@@ -179,7 +180,7 @@ fn clocks(device: &Device<'_>, calls: &mut Calls) -> Result<BTreeMap<String, f64
 fn fans(device: &Device<'_>, count: u32, calls: &mut Calls) -> Result<BTreeMap<u32, f64>, Failure> {
     let mut ratios = BTreeMap::new();
     for fan in 0..count {
-        if let Some(percent) = calls.optional("nvmlDeviceGetFanSpeed_v2", device.fan_speed(fan))? {
+        if let Some(percent) = calls.optional("nvmlDeviceGetFanSpeed_v2", || device.fan_speed(fan))? {
             ratios.insert(fan, ratio(percent));
         }
     }
@@ -187,8 +188,7 @@ fn fans(device: &Device<'_>, count: u32, calls: &mut Calls) -> Result<BTreeMap<u
 }
 
 fn ecc_errors(device: &Device<'_>, kind: MemoryError, calls: &mut Calls) -> Result<Option<u64>, Failure> {
-    let answer = device.total_ecc_errors(kind, EccCounter::Volatile);
-    calls.optional("nvmlDeviceGetTotalEccErrors", answer)
+    calls.optional("nvmlDeviceGetTotalEccErrors", || device.total_ecc_errors(kind, EccCounter::Volatile))
 }
 
 /// Whether each reason of `nvmlDeviceGetCurrentClocksThrottleReasons` holds the clocks down, by the bits of the answer.

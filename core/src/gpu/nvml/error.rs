@@ -2,7 +2,9 @@
 
 use nvml_wrapper::error::NvmlError;
 
+use super::session::INIT;
 use crate::gpu::GpuError;
+use crate::gpu::current_call::{self, CallOf};
 use crate::model::{DeviceIndex, Withheld};
 
 /// Why the read of a device was aborted.
@@ -29,13 +31,18 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// The value of one call, absent if the device cannot give it now.
+    /// Calls the driver.
+    pub(super) fn ask<T>(&self, call: &'static str, driver: impl FnOnce() -> T) -> T {
+        current_call::during(CallOf::Sweep, call, self.device.map(|device| device.gpu), driver)
+    }
+
+    /// Calls the driver for a value, which is absent if the device cannot give it now.
     pub(super) fn optional<T>(
         &mut self,
         call: &'static str,
-        answer: Result<T, NvmlError>,
+        driver: impl FnOnce() -> Result<T, NvmlError>,
     ) -> Result<Option<T>, Failure> {
-        match answered(call, answer)? {
+        match answered(call, self.ask(call, driver))? {
             Ok(value) => Ok(Some(value)),
             Err(error) => {
                 if !is_unsupported(&error) {
@@ -52,9 +59,9 @@ impl Calls {
         &mut self,
         value: &'static str,
         call: &'static str,
-        answer: Result<T, NvmlError>,
+        driver: impl FnOnce() -> Result<T, NvmlError>,
     ) -> Result<CallResult<T>, Failure> {
-        Ok(match answered(call, answer)? {
+        Ok(match answered(call, self.ask(call, driver))? {
             Ok(answer) => CallResult::Value(answer),
             Err(NvmlError::NotSupported) => CallResult::NotSupported,
             Err(error) => {
@@ -120,7 +127,7 @@ pub(super) fn init_error(library: &str, error: &NvmlError) -> GpuError {
     match error {
         NvmlError::LibloadingError(reason) => not_loaded(reason.to_string()),
         NvmlError::FailedToLoadSymbol(reason) => not_loaded(format!("it is not an NVML library ({reason})")),
-        other => driver_error("nvmlInit_v2", other),
+        other => driver_error(INIT, other),
     }
 }
 
@@ -145,14 +152,14 @@ mod tests {
         ] {
             let text = error.to_string();
             let mut calls = Calls { device: Some(DeviceIndex::gpu(3)), ..Calls::default() };
-            assert_eq!(calls.optional::<u32>("nvmlDeviceGetNumFans", Err(error)), Ok(None));
+            assert_eq!(calls.optional::<u32>("nvmlDeviceGetNumFans", || Err(error)), Ok(None));
             let named = Withheld::of(DeviceIndex::gpu(3), "nvmlDeviceGetNumFans", text);
             assert_eq!(calls.withheld, Vec::from_iter(is_named.then_some(named)));
         }
         // A call that fails for two fans is one value.
         let mut calls = Calls::default();
         for error in [NvmlError::Unknown, NvmlError::NoData] {
-            assert_eq!(calls.optional::<u32>("nvmlDeviceGetFanSpeed_v2", Err(error)), Ok(None));
+            assert_eq!(calls.optional::<u32>("nvmlDeviceGetFanSpeed_v2", || Err(error)), Ok(None));
         }
         assert_eq!(calls.withheld.len(), 1);
     }
@@ -161,11 +168,11 @@ mod tests {
     fn a_lost_device_and_a_lost_driver_are_different_failures() {
         for error in [NvmlError::GpuLost, NvmlError::ResetRequired] {
             let why = format!("nvmlDeviceGetUUID: {error}");
-            assert_eq!(Calls::default().optional::<u32>("nvmlDeviceGetUUID", Err(error)), Err(Failure::Lost(why)));
+            assert_eq!(Calls::default().optional::<u32>("nvmlDeviceGetUUID", || Err(error)), Err(Failure::Lost(why)));
         }
         for error in [NvmlError::Uninitialized, NvmlError::DriverNotLoaded, NvmlError::LibRmVersionMismatch] {
             assert!(matches!(
-                Calls::default().optional::<u32>("nvmlDeviceGetUUID", Err(error)),
+                Calls::default().optional::<u32>("nvmlDeviceGetUUID", || Err(error)),
                 Err(Failure::Driver(GpuError::Driver { call: "nvmlDeviceGetUUID", .. }))
             ));
         }

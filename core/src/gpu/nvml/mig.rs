@@ -28,14 +28,12 @@ pub(super) struct MigFacts {
 pub(super) fn is_enabled(device: &Device<'_>, calls: &mut Calls) -> Result<Option<bool>, Failure> {
     /// `NVML_DEVICE_MIG_ENABLE`.
     const ENABLED: u32 = 1;
-    let mode = match device.mig_mode() {
+    let driver = || match device.mig_mode() {
         // A driver without MIG.
-        Err(NvmlError::FunctionNotFound | NvmlError::FailedToLoadSymbol(_)) => {
-            return Ok(Some(false));
-        }
-        mode => calls.call_result(Withheld::PROCESSES, "nvmlDeviceGetMigMode", mode)?,
+        Err(NvmlError::FunctionNotFound | NvmlError::FailedToLoadSymbol(_)) => Err(NvmlError::NotSupported),
+        mode => mode,
     };
-    Ok(match mode {
+    Ok(match calls.call_result(Withheld::PROCESSES, "nvmlDeviceGetMigMode", driver)? {
         CallResult::Value(mode) => Some(mode.current == ENABLED),
         CallResult::NotSupported => Some(false),
         CallResult::Failed => None,
@@ -56,22 +54,26 @@ pub(super) fn read(
     calls: &mut Calls,
     samples: &mut Vec<DeviceSample>,
 ) -> Result<bool, Failure> {
-    let count = calls.optional("nvmlDeviceGetMaxMigDeviceCount", parent.mig_device_count())?;
+    let count = calls.optional("nvmlDeviceGetMaxMigDeviceCount", || parent.mig_device_count())?;
     let mut all_found = count.is_some_and(|count| count <= MOST_DEVICES);
     let mut seen = Vec::with_capacity(known.len());
     let first = samples.len();
     for index in 0..count.unwrap_or(0).min(MOST_DEVICES) {
         calls.device = Some(DeviceIndex::mig(gpu, index));
-        let device = match parent.mig_device_by_index(index) {
+        let driver = || match parent.mig_device_by_index(index) {
             // Nothing is there.
-            Err(NvmlError::NotFound) => continue,
-            answer => calls.optional("nvmlDeviceGetMigDeviceHandleByIndex", answer)?,
+            Err(NvmlError::NotFound) => Ok(None),
+            device => device.map(Some),
         };
-        let Some(device) = device else {
-            all_found = false;
-            continue;
+        let device = match calls.optional("nvmlDeviceGetMigDeviceHandleByIndex", driver)? {
+            Some(Some(device)) => device,
+            Some(None) => continue,
+            None => {
+                all_found = false;
+                continue;
+            }
         };
-        let Some(uuid) = calls.optional("nvmlDeviceGetUUID", raw::uuid(&device))? else {
+        let Some(uuid) = calls.optional("nvmlDeviceGetUUID", || raw::uuid(&device))? else {
             all_found = false;
             continue;
         };
@@ -80,7 +82,7 @@ pub(super) fn read(
             None => facts(&device, index, uuid, calls)?,
         };
         if facts.instances.is_none() {
-            facts.instances = calls.optional("nvmlDeviceGetGpuInstanceId", raw::instances(&device))?;
+            facts.instances = calls.optional("nvmlDeviceGetGpuInstanceId", || raw::instances(&device))?;
         }
         let processes_of_device = processes.read(&device, None, true, calls)?;
         samples.push(DeviceSample {
@@ -125,10 +127,10 @@ fn show_gpu_instances(known: &mut [MigFacts], parts: &mut [DeviceSample], calls:
 
 fn facts(device: &Device<'_>, index: u32, uuid: String, calls: &mut Calls) -> Result<MigFacts, Failure> {
     let mut is_whole = true;
-    let name = fact(calls, "nvmlDeviceGetName", raw::name(device), &mut is_whole)?;
+    let name = fact(calls, "nvmlDeviceGetName", || raw::name(device), &mut is_whole)?;
     let profile = match name.as_deref().and_then(profile_in_name) {
         Some(profile) => Some(profile.to_owned()),
-        None => fact(calls, "nvmlDeviceGetAttributes_v2", device.attributes(), &mut is_whole)?
+        None => fact(calls, "nvmlDeviceGetAttributes_v2", || device.attributes(), &mut is_whole)?
             .and_then(|it| profile_of_attributes(&it)),
     };
     Ok(MigFacts { index, uuid, name, profile, instances: None, is_whole })

@@ -17,9 +17,10 @@ use std::path::{Path, PathBuf};
 
 pub use self::device::throttle_reasons;
 use self::error::Calls;
+pub(super) use self::session::INIT;
 use self::session::Session;
 use self::xid::XidWatcher;
-use super::{GpuError, GpuSample, GpuSource};
+use super::{GpuError, GpuSample, GpuSource, Gpus};
 use crate::model::Withheld;
 
 /// The library's name as the driver installs it, looked up by the dynamic loader.
@@ -55,13 +56,35 @@ impl NvmlSource {
         }
     }
 
-    fn read(&mut self) -> Result<GpuSample, GpuError> {
+    /// Reads these GPUs, as [`GpuSource::sample`] reads all.
+    ///
+    /// # Errors
+    /// As those of [`GpuSource::sample`].
+    pub(super) fn sample_of(&mut self, which: &Gpus) -> Result<GpuSample, GpuError> {
+        let sample = self.read(which);
+        if sample.is_err() {
+            self.close();
+        }
+        sample
+    }
+
+    /// Waits until XID errors are watched, for a time.
+    pub(super) fn wait_for_xids(&self) {
+        self.xids.wait_for_subscription();
+    }
+
+    /// The number of GPUs that the driver counted last, with those that were not read.
+    pub(super) const fn counted(&self) -> usize {
+        self.uuids.len()
+    }
+
+    fn read(&mut self, which: &Gpus) -> Result<GpuSample, GpuError> {
         let session = match &mut self.session {
             Some(session) => session,
             closed => closed.insert(Session::open(&self.library, self.is_of_driver)?),
         };
         let mut calls = Calls::default();
-        let devices = session.devices(&mut self.uuids, &mut calls)?;
+        let devices = session.devices(which, &mut self.uuids, &mut calls)?;
         if session.take_handles_changed() || !self.xids.is_watching() {
             self.xids.watch(session.nvml(), session.handles());
         }
@@ -87,11 +110,7 @@ impl NvmlSource {
 
 impl GpuSource for NvmlSource {
     fn sample(&mut self) -> Result<GpuSample, GpuError> {
-        let sample = self.read();
-        if sample.is_err() {
-            self.close();
-        }
-        sample
+        self.sample_of(&Gpus::all())
     }
 }
 

@@ -12,8 +12,14 @@ use super::error::{Calls, Failure, driver_error, init_error, is_driver_gone};
 use super::mig::{self, MigFacts};
 use super::processes::ProcessReader;
 use super::raw::{self, DeviceHandle};
-use crate::gpu::{DeviceSample, GpuError, GpuProcess, UNUSED_RATIO};
+use crate::gpu::current_call::{self, CallOf};
+use crate::gpu::{DeviceSample, GpuError, GpuProcess, Gpus, UNUSED_RATIO};
 use crate::model::{DeviceIndex, Withheld};
+
+/// The call that opens the driver, after the load of its library.
+pub(in crate::gpu) const INIT: &str = "nvmlInit_v2";
+
+const COUNT: &str = "nvmlDeviceGetCount_v2";
 
 /// The call that opens a device.
 const HANDLE: &str = "nvmlDeviceGetHandleByIndex_v2";
@@ -50,7 +56,8 @@ impl Session {
             raw::load(library).map_err(failed)?;
             return Err(GpuError::NoModule);
         }
-        let nvml = Nvml::builder().lib_path(library.as_os_str()).init().map_err(failed)?;
+        let init = || Nvml::builder().lib_path(library.as_os_str()).init();
+        let nvml = current_call::during(CallOf::Sweep, INIT, None, init).map_err(failed)?;
         let driver_version = driver_version(&nvml, &mut Calls::default())?;
         Ok(Self {
             nvml: Arc::new(nvml),
@@ -70,21 +77,22 @@ impl Session {
         self.driver_version.clone()
     }
 
-    /// Reads all devices. `uuids` are the last known UUIDs of the devices, from this session or an earlier one: a lost
+    /// Reads these devices. `uuids` are the last known UUIDs of the devices, from this session or an earlier one: a lost
     /// device does not report its UUID.
     ///
     /// # Errors
     /// The driver does not answer: the session is of no more use.
     pub(super) fn devices(
         &mut self,
+        which: &Gpus,
         uuids: &mut Vec<String>,
         calls: &mut Calls,
     ) -> Result<Vec<DeviceSample>, GpuError> {
         self.learn_driver_version(calls)?;
-        let count = self.nvml.device_count().map_err(|error| driver_error("nvmlDeviceGetCount_v2", &error))?;
+        let count = calls.ask(COUNT, || self.nvml.device_count()).map_err(|error| driver_error(COUNT, &error))?;
         if count > MOST_DEVICES {
             return Err(GpuError::Driver {
-                call: "nvmlDeviceGetCount_v2",
+                call: COUNT,
                 reason: format!("it counts {count} devices, which no machine has; see 'nvidia-smi' and the kernel log"),
             });
         }
@@ -100,6 +108,10 @@ impl Session {
         }
         let mut samples = Vec::with_capacity(self.slots.len());
         for ((index, slot), uuid) in (0..count).zip(&mut self.slots).zip(uuids) {
+            if !which.include(index) {
+                self.handles_changed |= slot.0.take().is_some();
+                continue;
+            }
             let (before, noted) = (samples.len(), calls.withheld.len());
             calls.device = Some(DeviceIndex::gpu(index));
             let read = slot.open(&self.nvml, index, uuid, calls).and_then(|opened| {
@@ -162,7 +174,7 @@ fn has_driver(root: &Path) -> bool {
 }
 
 fn driver_version(nvml: &Nvml, calls: &mut Calls) -> Result<Option<String>, GpuError> {
-    match calls.optional("nvmlSystemGetDriverVersion", raw::driver_version(nvml)) {
+    match calls.optional("nvmlSystemGetDriverVersion", || raw::driver_version(nvml)) {
         Ok(version) => Ok(version),
         Err(Failure::Driver(error)) => Err(error),
         Err(Failure::Lost(_)) => Ok(None),
@@ -174,7 +186,7 @@ impl Slot {
     fn open(&mut self, nvml: &Arc<Nvml>, index: u32, uuid: &mut String, calls: &mut Calls) -> Result<bool, Failure> {
         if let Some(open) = &mut self.0 {
             let device = open.handle.device();
-            let now = calls.optional("nvmlDeviceGetUUID", raw::uuid(&device))?;
+            let now = calls.optional("nvmlDeviceGetUUID", || raw::uuid(&device))?;
             if now.is_none_or(|it| it == open.facts.uuid) {
                 if !open.facts.is_whole {
                     let facts = device::facts(&device, open.facts.uuid.clone(), calls)?;
@@ -184,7 +196,7 @@ impl Slot {
             }
             self.0 = None;
         }
-        let handle = match DeviceHandle::by_index(nvml, index) {
+        let handle = match calls.ask(HANDLE, || DeviceHandle::by_index(nvml, index)) {
             Ok(handle) => handle,
             Err(error) if is_driver_gone(&error) => {
                 return Err(Failure::Driver(driver_error(HANDLE, &error)));
@@ -199,7 +211,7 @@ impl Slot {
             Err(error) => return Err(Failure::lost(HANDLE, &error)),
         };
         let device = handle.device();
-        *uuid = calls.optional("nvmlDeviceGetUUID", raw::uuid(&device))?.unwrap_or_default();
+        *uuid = calls.optional("nvmlDeviceGetUUID", || raw::uuid(&device))?.unwrap_or_default();
         let facts = device::facts(&device, uuid.clone(), calls)?;
         self.0 = Some(OpenDevice { handle, facts, mig: Vec::new(), utilization_last_seen_timestamp: 0 });
         Ok(true)

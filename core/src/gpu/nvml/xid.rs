@@ -15,11 +15,13 @@ use nvml_wrapper::{EventSet, Nvml};
 use super::error::{is_driver_gone, is_unsupported};
 use super::raw::DeviceHandle;
 use crate::gpu::XidEvent;
+use crate::gpu::current_call::{self, CallOf};
 use crate::model::{DeviceIndex, Withheld, now_seconds};
 
 /// [`Withheld::value`] of errors that are not seen.
 const XID_ERRORS: &str = "XID errors";
 
+const SUPPORTED: &str = "nvmlDeviceGetSupportedEventTypes";
 const REGISTER: &str = "nvmlDeviceRegisterEvents";
 /// Several calls, each of which may hang.
 const SUBSCRIBE: &str = "the subscription to events";
@@ -68,6 +70,8 @@ struct Running {
 /// What the thread does not see now.
 #[derive(Default)]
 struct Unseen {
+    /// Whether the last subscription has ended, well or not.
+    is_subscribed: bool,
     /// The current [`SUBSCRIBE`] or [`WAIT`], and its start.
     call: Option<(&'static str, Instant)>,
     /// The error of the last subscription or the last wait.
@@ -104,8 +108,21 @@ impl XidWatcher {
             self.running = self.start(nvml);
         }
         if let Some(running) = &self.running {
+            lock(&running.unseen).is_subscribed = false;
             // A thread that ends just now is replaced the next time.
             let _ = running.watched.send(watched);
+        }
+    }
+
+    /// Waits for the end of a subscription that goes on, for a time. A reader waits, so that a call that ends the process here
+    /// is not taken for a call of the next sweep.
+    pub(super) fn wait_for_subscription(&self) {
+        let end = Instant::now() + 2 * LONGEST_CALL;
+        while let Some(running) = self.running.as_ref().filter(|it| !it.thread.is_finished())
+            && !lock(&running.unseen).is_subscribed
+            && Instant::now() < end
+        {
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -186,7 +203,7 @@ fn lock(unseen: &Mutex<Unseen>) -> MutexGuard<'_, Unseen> {
 /// Calls the driver, and notes `call` as long as it lasts.
 fn noted<T>(unseen: &Mutex<Unseen>, call: &'static str, driver: impl FnOnce() -> T) -> T {
     lock(unseen).call = Some((call, Instant::now()));
-    let answer = driver();
+    let answer = current_call::during(CallOf::Events, call, None, driver);
     lock(unseen).call = None;
     answer
 }
@@ -196,7 +213,12 @@ fn run(nvml: Arc<Nvml>, commands: Receiver<WatchedDevices>, events: &SyncSender<
         return;
     };
     loop {
-        let next = match noted(unseen, SUBSCRIBE, || subscribe(&nvml, &watched)) {
+        let subscription = || {
+            let subscription = subscribe(&nvml, &watched);
+            lock(unseen).is_subscribed = true;
+            subscription
+        };
+        let next = match noted(unseen, SUBSCRIBE, subscription) {
             Ok((set, withheld)) => {
                 let has_failed = |index: u32| withheld.iter().any(|it| it.device == Some(DeviceIndex::gpu(index)));
                 let failed: WatchedDevices = watched.iter().filter(|it| has_failed(it.0)).cloned().collect();
@@ -242,10 +264,11 @@ fn subscribe<'nvml>(
     let xid = EventTypes::CRITICAL_XID_ERROR;
     for (index, handle) in watched {
         let device = handle.device();
-        match device.supported_event_types() {
+        let types = || device.supported_event_types();
+        match current_call::during(CallOf::Events, SUPPORTED, Some(*index), types) {
             Ok(types) if types.contains(xid) => able.push((*index, device)),
             Ok(_) => {}
-            Err(error) => withheld.extend(failure(*index, "nvmlDeviceGetSupportedEventTypes", &error)),
+            Err(error) => withheld.extend(failure(*index, SUPPORTED, &error)),
         }
     }
     // The wrapper frees the set if a device cannot be registered, so that each failure starts again without that
@@ -253,7 +276,8 @@ fn subscribe<'nvml>(
     'set: while !able.is_empty() {
         let mut set = nvml.create_event_set()?;
         for at in 0..able.len() {
-            match able[at].1.register_events(xid, set) {
+            let register = || able[at].1.register_events(xid, set);
+            match current_call::during(CallOf::Events, REGISTER, Some(able[at].0), register) {
                 Ok(same) => set = same,
                 Err(why) => {
                     let (index, _) = able.swap_remove(at);

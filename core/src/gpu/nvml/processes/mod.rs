@@ -53,7 +53,7 @@ impl ProcessReader {
             (ProcessList::Graphics, "nvmlDeviceGetGraphicsRunningProcesses_v3"),
             (ProcessList::MpsCompute, "nvmlDeviceGetMPSComputeRunningProcesses_v3"),
         ] {
-            let answer = calls.call_result(Withheld::PROCESSES, call, self.running.list(device, list))?;
+            let answer = calls.call_result(Withheld::PROCESSES, call, || self.running.list(device, list))?;
             answered &= list == ProcessList::MpsCompute || matches!(answer, CallResult::Value(_));
             match answer {
                 CallResult::Value(running) => {
@@ -84,14 +84,15 @@ impl ProcessReader {
         }
         if let Some(last_seen) = last_seen_timestamp {
             let window = SampleWindow::now(*last_seen);
-            let answer = self.utilization.samples(device, window.since_microseconds);
-            if let Some(samples) = calls.optional("nvmlDeviceGetProcessUtilization", answer)? {
+            const CALL: &str = "nvmlDeviceGetProcessUtilization";
+            let since = window.since_microseconds;
+            if let Some(samples) = calls.optional(CALL, || self.utilization.samples(device, since))? {
                 window.discard_outside(samples);
                 if device_rests || show_use(samples, &processes) {
                     set_utilization(&mut processes, mps_clients.as_deref(), samples, last_seen);
                 } else if !processes.is_empty() {
                     let why = "the device may be at work, and no sample shows which of its processes works";
-                    calls.note("nvmlDeviceGetProcessUtilization", why.to_owned());
+                    calls.note(CALL, why.to_owned());
                 }
             }
         }

@@ -1,0 +1,158 @@
+//! The call into the driver that goes on, in memory that a reader shares with its parent: it stays readable when the call
+//! hangs or ends the process.
+//!
+//! A process that shares nothing notes nothing.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap};
+
+/// The longest name of a call that is kept, in words of 8 bytes.
+const NAME_WORDS: usize = 6;
+
+const BYTES: usize = 4096;
+
+/// Who calls: each thread of a reader notes its own calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallOf {
+    /// The sweep over the GPUs.
+    Sweep,
+    /// The wait for XID errors.
+    Events,
+}
+
+/// A call as its note has it. A note that is read while it is written may be of two calls.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CurrentCall {
+    /// The call; empty between calls.
+    pub(crate) name: String,
+    /// The GPU, for a call about one.
+    pub(crate) gpu: Option<u32>,
+}
+
+/// Shared notes of the calls of one process.
+#[derive(Debug)]
+pub(crate) struct Notes(&'static [Note; 2]);
+
+/// One line of a CPU's cache, so that a note costs little.
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Note {
+    /// Rises with each call.
+    progress: AtomicU64,
+    /// The index of the GPU and 1; 0 without a GPU.
+    gpu: AtomicU64,
+    /// The name in UTF-8, filled up with zeros.
+    name: [AtomicU64; NAME_WORDS],
+}
+
+/// The notes of this process, if it is a reader.
+static OWN: OnceLock<Notes> = OnceLock::new();
+
+/// Calls the driver, and notes the call as long as it lasts.
+pub(crate) fn during<T>(by: CallOf, name: &str, gpu: Option<u32>, driver: impl FnOnce() -> T) -> T {
+    let Some(notes) = OWN.get() else {
+        return driver();
+    };
+    let note = notes.of(by);
+    note.begin(name, gpu);
+    let answer = driver();
+    note.name[0].store(0, Ordering::Relaxed);
+    answer
+}
+
+/// Notes the calls of this process from now on.
+pub(crate) fn share(notes: Notes) {
+    // A process shares its notes once.
+    let _ = OWN.set(notes);
+}
+
+impl Notes {
+    /// New notes, and the file that another process can map.
+    ///
+    /// # Errors
+    /// The kernel gave no memory.
+    pub(crate) fn create() -> std::io::Result<(Self, OwnedFd)> {
+        let file = memfd_create("genv-calls", MemfdFlags::CLOEXEC)?;
+        ftruncate(&file, BYTES as u64)?;
+        Ok((Self::map(&file)?, file))
+    }
+
+    /// The notes in a file of [`Notes::create`].
+    ///
+    /// # Errors
+    /// The file cannot be mapped.
+    pub(crate) fn map(file: impl AsFd) -> std::io::Result<Self> {
+        // SAFETY: a new mapping, at an address that the kernel chooses.
+        let address = unsafe {
+            mmap(std::ptr::null_mut(), BYTES, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)?
+        };
+        // SAFETY: the page is aligned, longer than two notes, and mapped until `drop`; atomics may have any bits, and all
+        // processes access them as such.
+        Ok(Self(unsafe { &*address.cast::<[Note; 2]>() }))
+    }
+
+    const fn of(&self, by: CallOf) -> &Note {
+        &self.0[by as usize]
+    }
+
+    /// A number that changes with each call.
+    pub(crate) fn progress(&self, by: CallOf) -> u64 {
+        self.of(by).progress.load(Ordering::Relaxed)
+    }
+
+    /// The call that goes on.
+    pub(crate) fn current(&self, by: CallOf) -> CurrentCall {
+        let note = self.of(by);
+        let bytes: Vec<u8> = note.name.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
+        let length = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+        let gpu = note.gpu.load(Ordering::Relaxed).checked_sub(1).and_then(|gpu| u32::try_from(gpu).ok());
+        CurrentCall { name: String::from_utf8_lossy(&bytes[..length]).into_owned(), gpu: gpu.filter(|_| length > 0) }
+    }
+}
+
+impl Drop for Notes {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map` with this length, and no reference is handed out.
+        let _ = unsafe { rustix::mm::munmap(std::ptr::from_ref(self.0).cast_mut().cast(), BYTES) };
+    }
+}
+
+impl Note {
+    fn begin(&self, name: &str, gpu: Option<u32>) {
+        self.gpu.store(gpu.map_or(0, |gpu| u64::from(gpu) + 1), Ordering::Relaxed);
+        let mut words = [0; NAME_WORDS * 8];
+        let length = name.len().min(words.len());
+        words[..length].copy_from_slice(&name.as_bytes()[..length]);
+        for (kept, word) in self.name.iter().zip(words.chunks_exact(8)) {
+            kept.store(u64::from_ne_bytes(word.try_into().expect("eight bytes")), Ordering::Relaxed);
+        }
+        // Of this thread alone, so that no atomic addition is needed.
+        self.progress.store(self.progress.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_mapping_shows_the_call_of_each_thread_and_what_has_ended() {
+        let (written, file) = Notes::create().unwrap();
+        let read = Notes::map(&file).unwrap();
+        assert_eq!(read.current(CallOf::Sweep), CurrentCall::default());
+        let long = "nvmlDeviceGetMPSComputeRunningProcesses_v3";
+        written.of(CallOf::Sweep).begin(long, Some(7));
+        written.of(CallOf::Events).begin("nvmlEventSetWait_v2", None);
+        assert_eq!(read.current(CallOf::Sweep), CurrentCall { name: long.to_owned(), gpu: Some(7) });
+        assert_eq!(read.current(CallOf::Events).gpu, None);
+        let before = read.progress(CallOf::Sweep);
+        written.of(CallOf::Sweep).begin("nvmlInit_v2", None);
+        assert_eq!(read.current(CallOf::Sweep), CurrentCall { name: "nvmlInit_v2".to_owned(), gpu: None });
+        assert_ne!(read.progress(CallOf::Sweep), before);
+        assert_eq!(read.progress(CallOf::Events), 1);
+    }
+}

@@ -1,0 +1,207 @@
+//! The parent's end of one reader.
+
+use std::ffi::OsStr;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::process::Pid;
+
+use super::message::{self, Answer};
+use super::serve::ARGUMENT;
+use super::threads;
+use crate::gpu::Gpus;
+use crate::gpu::current_call::{CallOf, CurrentCall, Notes};
+
+/// A reader. It ends after it is dropped; [`Reader::leave`] gives what is to be waited for.
+pub(super) struct Reader {
+    child: Child,
+    socket: UnixStream,
+    notes: Notes,
+    /// What has come of an answer, with its length.
+    received: Vec<u8>,
+    /// The number of samples that it gave.
+    pub(super) samples: u64,
+}
+
+/// What one look at a reader shows.
+pub(super) enum Look {
+    /// It has answered.
+    Answered(Answer),
+    /// Nothing yet.
+    Pending,
+    /// It ends, or has ended.
+    Ended,
+    /// Its answer cannot be read.
+    Garbled(String),
+}
+
+/// A reader that is to end.
+pub(super) struct Ending {
+    child: Child,
+}
+
+impl Reader {
+    /// Starts the program as a reader.
+    ///
+    /// # Errors
+    /// The program cannot be started, or the kernel has no memory or descriptor for it.
+    pub(super) fn start(program: &Path, library: Option<&Path>) -> io::Result<Self> {
+        let (socket, of_child) = UnixStream::pair()?;
+        let (notes, file) = Notes::create()?;
+        let child = Command::new(program)
+            // The link in /proc would be its name.
+            .arg0(std::env::args_os().next().as_deref().unwrap_or(OsStr::new("genv")))
+            .arg(ARGUMENT)
+            .args(library)
+            .stdin(Stdio::from(OwnedFd::from(of_child)))
+            .stdout(Stdio::from(file))
+            // An interrupt from the terminal is for the parent, which then ends it.
+            .process_group(0)
+            .spawn()?;
+        socket.set_nonblocking(true)?;
+        Ok(Self { child, socket, notes, received: Vec::new(), samples: 0 })
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// Asks for a sample. A reader that has ended is noticed by the next look.
+    pub(super) fn ask(&mut self, which: &Gpus) -> io::Result<()> {
+        match self.socket.write_all(&message::framed(which)?) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits for the answer, for at most this time.
+    pub(super) fn look(&mut self, patience: Duration) -> Look {
+        let timeout = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Look::Pending,
+            Ok(_) => {}
+            Err(error) => return Look::Garbled(error.to_string()),
+        }
+        let ended = loop {
+            let wanted = match self.wanted() {
+                Err(length) => return Look::Garbled(format!("a length of {length} bytes")),
+                Ok(0) => break false,
+                Ok(wanted) => wanted,
+            };
+            match (&self.socket).take(wanted as u64).read_to_end(&mut self.received) {
+                Ok(read) if read < wanted => break true,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Look::Pending,
+                Err(_) => break true,
+            }
+        };
+        if ended {
+            return Look::Ended;
+        }
+        let answer = postcard::from_bytes(&self.received[message::LENGTH..]);
+        self.received.clear();
+        self.samples += 1;
+        answer.map_or_else(|error| Look::Garbled(error.to_string()), Look::Answered)
+    }
+
+    /// The bytes that are missing of the length, or of the answer; a length that no answer has is an error.
+    fn wanted(&self) -> Result<usize, usize> {
+        let Some(length) = self.received.first_chunk::<{ message::LENGTH }>() else {
+            return Ok(message::LENGTH - self.received.len());
+        };
+        let length = u32::from_le_bytes(*length) as usize;
+        if length > message::LONGEST {
+            return Err(length);
+        }
+        Ok(message::LENGTH + length - self.received.len())
+    }
+
+    /// A number that changes with each call of a sample.
+    pub(super) fn progress(&self) -> u64 {
+        let of_events = if self.is_subscribing() { self.notes.progress(CallOf::Events) } else { 0 };
+        self.notes.progress(CallOf::Sweep) + of_events
+    }
+
+    /// Whether the sweep has ended, and waits for a call about the XID errors of a GPU.
+    fn is_subscribing(&self) -> bool {
+        self.notes.current(CallOf::Sweep).name.is_empty() && self.notes.current(CallOf::Events).gpu.is_some()
+    }
+
+    /// Whether it computes, or waits for a CPU: it may be slow, and does not wait for the driver.
+    pub(super) fn runs(&self) -> bool {
+        threads::first_runs(self.pid())
+    }
+
+    /// The call of the sample that goes on.
+    pub(super) fn call(&self) -> CurrentCall {
+        self.notes.current(if self.is_subscribing() { CallOf::Events } else { CallOf::Sweep })
+    }
+
+    /// The call that went on when it ended: while there is no sample, the thread that waits for XID errors has one.
+    pub(super) fn last_call(&self) -> CurrentCall {
+        let sweep = self.notes.current(CallOf::Sweep);
+        if sweep.name.is_empty() { self.notes.current(CallOf::Events) } else { sweep }
+    }
+
+    /// Lets it end: it does so when its socket is closed, unless a call hangs.
+    pub(super) fn leave(self) -> Ending {
+        Ending { child: self.child }
+    }
+
+    /// How it ended, waiting for at most a second: the socket closes a little earlier.
+    pub(super) fn status(&mut self) -> Option<ExitStatus> {
+        for _ in 0..100 {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Some(status);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        None
+    }
+}
+
+impl Ending {
+    /// Whether it has ended.
+    pub(super) fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Kills it, unless a thread of it is inside of the driver. Returns whether it is killed.
+    pub(super) fn kill(&mut self) -> bool {
+        !threads::any_is_uninterruptible(Pid::from_child(&self.child)) && self.child.kill().is_ok()
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+/// How a process ended, after the words "the process".
+pub(super) fn describe(status: ExitStatus) -> String {
+    match (status.signal(), status.code()) {
+        (Some(signal), _) => format!("was ended by {}", name_of_signal(signal)),
+        (None, code) => format!("ended with status {}", code.unwrap_or_default()),
+    }
+}
+
+/// The usual name of a signal that a fault or the kernel sends.
+fn name_of_signal(signal: i32) -> String {
+    let name = match signal {
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        11 => "SIGSEGV",
+        15 => "SIGTERM",
+        31 => "SIGSYS",
+        _ => return format!("signal {signal}"),
+    };
+    name.to_owned()
+}

@@ -1,0 +1,90 @@
+//! The reader's own end: it answers its parent until the parent closes the socket.
+
+use std::ffi::OsStr;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, Signal, getpid, kill_process};
+use rustix::stdio::{dup2_stdout, stderr, stdin, stdout};
+
+use super::message::{self, Answer};
+use super::threads;
+use crate::gpu::Gpus;
+use crate::gpu::current_call::{self, Notes};
+use crate::gpu::nvml::NvmlSource;
+
+/// The argument that makes a program a reader, before the path of a library, if one is named.
+pub(super) const ARGUMENT: &str = "read-gpus-for-parent";
+
+/// The time in which a reader ends by itself after its parent has, unless a call hangs.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// The pause between two looks at the states of the threads.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Reads GPUs for the parent, if this program was started for that. Programs with a [`ReaderSource`](super::ReaderSource) call
+/// this first.
+pub fn run_if_asked() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os().skip(1);
+    let is_asked = arguments.next().as_deref() == Some(OsStr::new(ARGUMENT));
+    is_asked.then(|| match serve(arguments.next().map(PathBuf::from)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "{ARGUMENT} is for processes that this program starts itself: {error}");
+            ExitCode::from(2)
+        }
+    })
+}
+
+/// The standard input is the socket to the parent, the standard output the file of the notes.
+fn serve(library: Option<PathBuf>) -> io::Result<()> {
+    current_call::share(Notes::map(stdout())?);
+    // What a library prints is for the log.
+    dup2_stdout(stderr())?;
+    let mut parent = UnixStream::from(stdin().try_clone_to_owned()?);
+    thread::Builder::new().name("parent".to_owned()).spawn(end_with_parent)?;
+    let mut source = NvmlSource::new(library);
+    let mut question = Vec::new();
+    while next_question(&mut parent, &mut question)? {
+        let which: Gpus = postcard::from_bytes(&question).map_err(io::Error::other)?;
+        let sample = source.sample_of(&which).map_err(|error| error.to_string());
+        source.wait_for_xids();
+        let answer = Answer::new(sample, source.counted());
+        // A parent that has ended needs no answer.
+        if parent.write_all(&message::framed(&answer)?).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Reads a question. Returns whether there is one: the parent may have ended.
+fn next_question(parent: &mut UnixStream, question: &mut Vec<u8>) -> io::Result<bool> {
+    let mut length = [0; message::LENGTH];
+    match parent.read_exact(&mut length) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => {
+            return Ok(false);
+        }
+        read => read?,
+    }
+    question.resize(u32::from_le_bytes(length) as usize, 0);
+    parent.read_exact(question)?;
+    Ok(true)
+}
+
+/// Ends this process after its parent, also while a call hangs; but not while a thread is inside of the driver.
+fn end_with_parent() {
+    let socket = stdin();
+    while poll(&mut [PollFd::new(&socket, PollFlags::empty())], None).is_err() {}
+    thread::sleep(GRACE);
+    let own: Pid = getpid();
+    while threads::any_is_uninterruptible(own) {
+        thread::sleep(LOOK);
+    }
+    let _ = kill_process(own, Signal::KILL);
+}
