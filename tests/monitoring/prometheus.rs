@@ -53,7 +53,7 @@ fn prometheus_has_what_the_scenario_says_and_what_disappears_from_it_disappears(
         (r#"genv_user_memory_used_bytes{username="alice",index="0"}"#, 8.0 * GIB),
         (r#"genv_process_memory_used_bytes{pid="301",username="carol",eid=""}"#, GIB),
         // Every series of the host carries its name, as the exporter gave it.
-        (r#"count({hostname!="gpu01",__name__=~"genv_.+",__name__!~"genv_exporter_.+"}) or vector(0)"#, 0.0),
+        (r#"count({hostname!="gpu01",__name__=~"genv_.+",__name__!~"genv_(exporter|reader)_.+"}) or vector(0)"#, 0.0),
     ];
     // On a busy machine the processes of a first publication may have no users yet.
     for (promql, wanted) in values {

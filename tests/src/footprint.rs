@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::Result;
 
-use crate::process::anonymous_bytes;
+use crate::process::{anonymous_bytes, children};
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Footprint {
@@ -14,7 +14,18 @@ pub struct Footprint {
 }
 
 impl Footprint {
+    /// Of a process and its children. A child that ends meanwhile does not count.
     pub fn of(pid: u32) -> Result<Self> {
+        let mut all = Self::of_one(pid)?;
+        for child in children(pid).into_iter().filter_map(|child| Self::of_one(child).ok()) {
+            all.anonymous_bytes += child.anonymous_bytes;
+            all.descriptors += child.descriptors;
+            all.threads += child.threads;
+        }
+        Ok(all)
+    }
+
+    fn of_one(pid: u32) -> Result<Self> {
         let count = |folder: &str| -> Result<usize> { Ok(fs::read_dir(format!("/proc/{pid}/{folder}"))?.count()) };
         Ok(Self { anonymous_bytes: anonymous_bytes(pid)?, descriptors: count("fd")?, threads: count("task")? })
     }

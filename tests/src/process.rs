@@ -71,6 +71,15 @@ pub fn anonymous_bytes(pid: u32) -> Result<u64> {
     status_kibibytes(pid, "RssAnon:").map(|kibibytes| kibibytes * 1024)
 }
 
+/// Resident memory that no other process maps, in bytes: `Private_Clean` and `Private_Dirty` of `/proc/PID/smaps_rollup`.
+pub fn private_bytes(pid: u32) -> Result<u64> {
+    let all = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+    let private =
+        all.lines().filter_map(|line| line.strip_prefix("Private_")).filter(|line| !line.starts_with("Hugetlb"));
+    let kibibytes = private.map(|line| Ok(line.split_whitespace().nth(1).context("no amount")?.parse::<u64>()?));
+    Ok(kibibytes.sum::<Result<u64>>()? * 1024)
+}
+
 /// CPU time of a process so far, in seconds, with threads and children that have ended, and of all that it started and
 /// that still runs. Of each process it is cut off to a clock tick.
 pub fn tree_cpu_seconds(pid: u32) -> Result<f64> {
@@ -114,17 +123,17 @@ fn status_kibibytes(pid: u32, field: &str) -> Result<u64> {
     Ok(number.with_context(|| format!("no {field}"))?.parse()?)
 }
 
-/// Whether a process has ever started another one, by the kernel's own account: it has a child now, or the
+/// Whether a process has ever started another one than these, by the kernel's own account: it has such a child now, or the
 /// page faults of children that ended were added to its own (`cminflt`, field 11 of `/proc/PID/stat`; no
 /// program starts without any). That account is not kept for a process which ignores SIGCHLD: an error.
-pub fn has_started_a_process(pid: u32) -> Result<bool> {
+pub fn has_started_a_process_besides(these: &[u32], pid: u32) -> Result<bool> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = u64::from_str_radix(ignored.context("no SigIgn")?.trim(), 16)?;
     let child_signal = 1 << (Signal::CHILD.as_raw() - 1);
     ensure!(ignored & child_signal == 0, "{pid} ignores SIGCHLD");
 
-    Ok(stat_field(pid, 11)? > 0 || !children(pid).is_empty())
+    Ok(stat_field(pid, 11)? > 0 || children(pid).iter().any(|child| !these.contains(child)))
 }
 
 pub fn wait_for_lock(child: &mut Child) -> Result<()> {
@@ -242,11 +251,12 @@ mod tests {
         let mut waits = shell("cat");
         let mut waited = shell("env true");
         for busy in [&waits, &waited] {
-            while !has_started_a_process(busy.id()).unwrap() {
+            while !has_started_a_process_besides(&[], busy.id()).unwrap() {
                 std::thread::yield_now();
             }
         }
-        assert!(!has_started_a_process(quiet.id()).unwrap());
+        assert!(!has_started_a_process_besides(&[], quiet.id()).unwrap());
+        assert!(!has_started_a_process_besides(&children(waits.id()), waits.id()).unwrap());
         for child in [&mut quiet, &mut waits, &mut waited] {
             child.stdin.take();
             child.wait().unwrap();

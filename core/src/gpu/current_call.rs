@@ -7,13 +7,19 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
+
+use crate::gpu::XidEvent;
+use crate::model::DeviceIndex;
 
 /// The longest name of a call that is kept, in words of 8 bytes.
 const NAME_WORDS: usize = 6;
 
 const BYTES: usize = 4096;
+
+/// The XID errors that are kept.
+const EVENTS: usize = 64;
 
 /// Who calls: each thread of a reader notes its own calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,9 +39,19 @@ pub(crate) struct CurrentCall {
     pub(crate) gpu: Option<u32>,
 }
 
-/// Shared notes of the calls of one process.
+/// Shared notes of one process: its calls, and the last XID errors that it saw.
 #[derive(Debug)]
-pub(crate) struct Notes(&'static [Note; 2]);
+pub(crate) struct Notes(&'static Page);
+
+#[derive(Debug)]
+#[repr(C)]
+struct Page {
+    calls: [Note; 2],
+    /// The number of XID errors so far.
+    events: AtomicU64,
+    /// The last ones in turn: GPU, code, and the bits of the Unix time.
+    last_events: [[AtomicU64; 3]; EVENTS],
+}
 
 /// One line of a CPU's cache, so that a note costs little.
 #[derive(Debug)]
@@ -64,6 +80,13 @@ pub(crate) fn during<T>(by: CallOf, name: &str, gpu: Option<u32>, driver: impl F
     answer
 }
 
+/// Keeps an XID error, which may not reach the next sample.
+pub(crate) fn keep(event: &XidEvent) {
+    if let Some(notes) = OWN.get() {
+        notes.keep(event);
+    }
+}
+
 /// Notes the calls of this process from now on.
 pub(crate) fn share(notes: Notes) {
     // A process shares its notes once.
@@ -76,8 +99,9 @@ impl Notes {
     /// # Errors
     /// The kernel gave no memory.
     pub(crate) fn create() -> std::io::Result<(Self, OwnedFd)> {
-        let file = memfd_create("genv-calls", MemfdFlags::CLOEXEC)?;
+        let file = memfd_create("genv-calls", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, BYTES as u64)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok((Self::map(&file)?, file))
     }
 
@@ -90,13 +114,35 @@ impl Notes {
         let address = unsafe {
             mmap(std::ptr::null_mut(), BYTES, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)?
         };
-        // SAFETY: the page is aligned, longer than two notes, and mapped until `drop`; atomics may have any bits, and all
-        // processes access them as such.
-        Ok(Self(unsafe { &*address.cast::<[Note; 2]>() }))
+        const { assert!(size_of::<Page>() <= BYTES) };
+        // SAFETY: the memory is aligned, long enough, never shorter, and mapped until `drop`; atomics may have any bits, and
+        // all processes access them as such.
+        Ok(Self(unsafe { &*address.cast::<Page>() }))
     }
 
     const fn of(&self, by: CallOf) -> &Note {
-        &self.0[by as usize]
+        &self.0.calls[by as usize]
+    }
+
+    /// The XID errors after so many, of those that are kept.
+    pub(crate) fn events_since(&self, known: u64) -> Vec<XidEvent> {
+        let number = self.0.events.load(Ordering::Acquire);
+        let first = known.max(number.saturating_sub(EVENTS as u64));
+        let event = |at: u64| {
+            let [gpu, xid, time] = &self.0.last_events[at as usize % EVENTS];
+            let [gpu, xid, time] = [gpu, xid, time].map(|word| word.load(Ordering::Relaxed));
+            XidEvent { index: DeviceIndex::gpu(gpu as u32), xid, timestamp_seconds: f64::from_bits(time) }
+        };
+        (first..number).map(event).collect()
+    }
+
+    fn keep(&self, event: &XidEvent) {
+        let number = self.0.events.load(Ordering::Relaxed);
+        let words = [u64::from(event.index.gpu), event.xid, event.timestamp_seconds.to_bits()];
+        for (kept, word) in self.0.last_events[number as usize % EVENTS].iter().zip(words) {
+            kept.store(word, Ordering::Relaxed);
+        }
+        self.0.events.store(number + 1, Ordering::Release);
     }
 
     /// A number that changes with each call.
@@ -154,5 +200,21 @@ mod tests {
         assert_eq!(read.current(CallOf::Sweep), CurrentCall { name: "nvmlInit_v2".to_owned(), gpu: None });
         assert_ne!(read.progress(CallOf::Sweep), before);
         assert_eq!(read.progress(CallOf::Events), 1);
+    }
+
+    #[test]
+    fn another_mapping_shows_the_xid_errors_after_those_that_are_known() {
+        let (written, file) = Notes::create().unwrap();
+        let read = Notes::map(&file).unwrap();
+        let event = |xid: u64| XidEvent { index: DeviceIndex::gpu(3), xid, timestamp_seconds: 0.25 };
+        for xid in 0..5 {
+            written.keep(&event(xid));
+        }
+        assert_eq!(read.events_since(3), [event(3), event(4)]);
+        assert_eq!(read.events_since(5), []);
+        for xid in 5..100 {
+            written.keep(&event(xid));
+        }
+        assert_eq!(read.events_since(5), (100 - EVENTS as u64..100).map(event).collect::<Vec<_>>());
     }
 }

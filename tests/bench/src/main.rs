@@ -1,6 +1,7 @@
 //! Measures the budgets of genv's programs and prints them as tables.
 
 use std::io::Write;
+use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
@@ -16,14 +17,17 @@ mod scrape;
 mod table;
 mod top;
 
-fn main() -> Result<()> {
+fn main() -> Result<ExitCode> {
+    if let Some(code) = genv_core::gpu::reader::run_if_asked() {
+        return Ok(code);
+    }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let mut out = std::io::stdout().lock();
     if let ["--measure", library, task] = arguments[..] {
         let task: measured::Task = serde_json::from_str(task)?;
         writeln!(out, "{}", serde_json::to_string(&task.measure(library.as_ref())?)?)?;
-        return Ok(());
+        return Ok(ExitCode::SUCCESS);
     }
     let tables: &[fn() -> Result<table::Table>] = match arguments[..] {
         [] => &[budgets::table, top::table, enforcer::table, cycle::table, remote::table, page::table],
@@ -37,5 +41,5 @@ fn main() -> Result<()> {
     for table in tables {
         writeln!(out, "{}", table()?)?;
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }

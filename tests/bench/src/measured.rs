@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use genv_core::collect::{self, CollectOptions};
 use genv_simulator::{GpuSourceKind, SourceOptions};
 use genv_tests::nvml_sim::Simulation;
-use genv_tests::process::resident_bytes;
+use genv_tests::process::{children, resident_bytes};
 use rustix::time::ClockId;
 use serde::{Deserialize, Serialize};
 
@@ -21,8 +21,10 @@ const CYCLES: u32 = 50;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Task {
-    /// CPU of a collection with this state directory.
+    /// CPU of a collection with this state directory, and of its reader.
     Collection(PathBuf),
+    /// The same without a reader: this process calls the driver.
+    CollectionInProcess(PathBuf),
     /// CPU of the same calls, and reads of these processes.
     Floor(PathBuf, Vec<u32>),
     /// Memory that the library takes when it is initialized.
@@ -58,12 +60,8 @@ impl Task {
     /// Measures in this process.
     pub(crate) fn measure(self, library: &Path) -> Result<Outcome> {
         match self {
-            Self::Collection(state_directory) => collection(SourceOptions {
-                gpu: GpuSourceKind::Nvml,
-                nvml_library: Some(library.to_owned()),
-                state_directory: Some(state_directory),
-                ..SourceOptions::default()
-            }),
+            Self::Collection(state_directory) => collection(library, state_directory, true),
+            Self::CollectionInProcess(state_directory) => collection(library, state_directory, false),
             Self::Floor(state_directory, pids) => floor(library, &state_directory, pids),
             Self::Library => {
                 let before = resident_bytes(std::process::id())?;
@@ -74,13 +72,32 @@ impl Task {
     }
 }
 
-fn collection(options: SourceOptions) -> Result<Outcome> {
+/// CPU so far of all threads of this process and of its children, to the nanosecond.
+fn cpu_with_children() -> Result<f64> {
+    let mut seconds = cpu_seconds(ClockId::ProcessCPUTime);
+    for child in children(std::process::id()) {
+        for thread in std::fs::read_dir(format!("/proc/{child}/task"))? {
+            let schedstat = std::fs::read_to_string(thread?.path().join("schedstat"))?;
+            seconds += schedstat.split(' ').next().context("no time")?.parse::<f64>()? / 1e9;
+        }
+    }
+    Ok(seconds)
+}
+
+fn collection(library: &Path, state_directory: PathBuf, in_reader: bool) -> Result<Outcome> {
+    let options = SourceOptions {
+        gpu: GpuSourceKind::Nvml,
+        nvml_library: Some(library.to_owned()),
+        state_directory: Some(state_directory),
+        in_reader,
+        ..SourceOptions::default()
+    };
     let stream = collect::spawn(options.open()?, CollectOptions { interval: INTERVAL, ..CollectOptions::default() })?;
     // The first cycles open what later ones use.
     std::thread::sleep(INTERVAL * 5);
-    let (sequence, cpu) = (stream.latest().sequence, cpu_seconds(ClockId::ProcessCPUTime));
+    let (sequence, cpu) = (stream.latest().sequence, cpu_with_children()?);
     std::thread::sleep(INTERVAL * CYCLES);
-    let cpu = cpu_seconds(ClockId::ProcessCPUTime) - cpu;
+    let cpu = cpu_with_children()? - cpu;
     let last = stream.latest();
     let cycles = last.sequence - sequence;
     ensure!(cycles + 2 >= u64::from(CYCLES), "only {cycles} of {CYCLES} cycles were done in time");

@@ -5,12 +5,12 @@
 mod faulty_driver;
 mod watched;
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, ensure};
 use faulty_driver::{DEVICES, FaultyDriver, OF_EACH_SAMPLE, ONCE, SCENARIO, WHOLE, all_calls, gpu_of};
-use genv_core::gpu::GpuSource as _;
 use genv_core::gpu::reader::{Pace, restarts};
+use genv_core::gpu::{GpuSample, GpuSource as _};
 use genv_tests::enforcer::ends;
 use genv_tests::footprint::Footprint;
 use genv_tests::metrics::Scrape;
@@ -26,7 +26,7 @@ const TEMPERATURE: &str = "nvmlDeviceGetTemperature";
 
 /// A GPU is tried again later than a test takes its fault away, since a trial that hangs takes long.
 const PACE: Pace = Pace {
-    look: Duration::from_millis(50),
+    look: Duration::from_millis(25),
     shortest_pause: Duration::from_millis(100),
     longest_pause: Duration::from_millis(100),
 };
@@ -114,6 +114,71 @@ fn a_call_without_a_gpu_fails_samples_until_it_works_and_restarts_are_counted_by
                 }
             }
         }
+    });
+}
+
+#[test]
+fn a_reader_in_state_d_is_left_to_end_by_itself_and_none_is_started_beside_two() {
+    alone(SCENARIO, |stage| {
+        let mut watched = Watched::new(stage, PACE).unwrap();
+        let readers = || children(std::process::id());
+        let first = readers();
+        watched.driver.fails(TEMPERATURE, WHOLE, "stuck");
+        watched.until(WHOLE, "the GPU is lost", |sample| sample.devices.iter().any(|it| it.lost)).unwrap();
+        // Others are read, and the first reader lives.
+        assert_eq!(readers().len(), 2);
+        assert!(first.iter().all(|pid| readers().contains(pid)), "{first:?}, then {:?}", readers());
+
+        // The first fault ends with its file: it is replaced by one that all readers meet.
+        watched.driver.fails_as_a_whole("nvmlDeviceGetCount_v2", "stuck");
+        let mut error = String::new();
+        until("none is started", || {
+            error = watched.source.sample().err().map(|error| error.to_string()).unwrap_or_default();
+            Ok(error.contains("do not end"))
+        })
+        .unwrap();
+        assert!(error.contains("nvmlDeviceGetCount_v2"), "{error}");
+        let left = readers();
+        for _ in 0..3 {
+            assert!(watched.source.sample().is_err());
+            assert_eq!(readers(), left);
+        }
+        watched.driver.works();
+        until("samples come again", || Ok(watched.source.sample().is_ok())).unwrap();
+        watched.until_healthy(WHOLE).unwrap();
+    });
+}
+
+#[test]
+fn an_xid_error_that_the_last_sample_of_a_reader_lacks_is_in_the_next_one() {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis();
+    let scenario =
+        SCENARIO.replace("power: 412.5", &format!("power: 412.5\n        xid: [{{xid: 79, at: {}ms}}]", now + 2000));
+    alone(&scenario, |stage| {
+        // The hang lasts for three seconds.
+        let mut watched = Watched::new(stage, Pace { look: Duration::from_millis(150), ..PACE }).unwrap();
+        watched.driver.fails(TEMPERATURE, WHOLE, "hang");
+        let mut events = Vec::new();
+        until("each of three GPUs has its XID error", || {
+            events.extend(watched.sample()?.xid_events);
+            Ok(events.len() >= 3)
+        })
+        .unwrap();
+        assert_eq!(events.len(), 3, "{events:?}");
+        assert!(events.iter().all(|event| event.xid == 79), "{events:?}");
+    });
+}
+
+#[test]
+fn a_reader_that_is_killed_from_outside_costs_no_gpu_and_no_sample() {
+    alone(SCENARIO, |stage| {
+        let mut watched = Watched::new(stage, PACE).unwrap();
+        for reader in children(std::process::id()) {
+            signal(reader, Signal::KILL).unwrap();
+            ends(reader).unwrap();
+        }
+        let lost = |sample: &GpuSample| sample.devices.iter().any(|it| it.lost);
+        assert!(!lost(&watched.sample().unwrap()));
     });
 }
 

@@ -329,7 +329,9 @@ fn wait(
                 waited = true;
                 if let Some(event) = xid_event(&event, watched) {
                     // The channel is full if no sample is taken any more: the kept events suffice.
-                    let _ = events.try_send(event);
+                    if events.try_send(event).is_ok() {
+                        current_call::keep(&event);
+                    }
                 }
             }
             // A wait may end early; the pause prevents a busy loop.

@@ -24,22 +24,24 @@ pub(super) struct Fault {
     pub(super) reason: Reason,
     /// The call that went on; its name is empty between calls.
     pub(super) call: CurrentCall,
-    /// What happened to the process, as in "the process was ended by SIGSEGV".
+    /// What happened to the process, as in "the process was ended by SIGSEGV". Empty for a hang.
     pub(super) what: String,
+    /// The process, if it is left to end by itself, since a thread of it is in state D.
+    pub(super) left: Option<u32>,
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { reason, call, what } = self;
+        let Self { reason, call, what, left } = self;
         match (reason, &*call.name) {
             (Reason::Hang, "") => f.write_str("the process that reads the GPUs does not answer")?,
             (_, "") => write!(f, "the process that reads the GPUs {what}")?,
             (Reason::Hang, name) => write!(f, "{name} does not answer")?,
             (_, name) => write!(f, "{name}: the process that called it {what}")?,
         }
-        match reason {
-            Reason::Hang if !what.is_empty() => write!(f, " ({what})"),
-            _ => Ok(()),
+        match left {
+            Some(pid) => write!(f, "; process {pid} waits in state D, and is left to end by itself"),
+            None => Ok(()),
         }
     }
 }

@@ -29,6 +29,11 @@ impl Answer {
         Self { sample, withheld: withheld.into_iter().map(|it| (it.device, it.value, it.error)).collect(), counted }
     }
 
+    /// The number of XID errors in it.
+    pub(super) fn events(&self) -> usize {
+        self.sample.as_ref().map_or(0, |sample| sample.xid_events.len())
+    }
+
     /// The sample, or the error of the driver as a whole.
     pub(super) fn into_sample(self) -> Result<GpuSample, String> {
         let mut sample = self.sample?;

@@ -6,7 +6,7 @@
 //! read with the others again.
 //!
 //! The call that goes on is known from memory that a reader shares with its parent ([`current_call`]). A call is late when
-//! several looks at it have shown no progress, so that a machine that sleeps or is stopped makes no call late.
+//! several looks at it have shown no progress, so that a machine that sleeps or is stopped makes no call of a sample late.
 //!
 //! A kill inside of the driver can freeze GPUs. So a reader with a thread in state D is left to end by itself, and no other
 //! is started while two have not ended.
@@ -19,7 +19,7 @@ mod process;
 mod serve;
 mod threads;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -31,16 +31,16 @@ use self::process::{Ending, Look, Reader};
 pub use self::serve::run_if_asked;
 use super::current_call::CurrentCall;
 use super::nvml::INIT;
-use super::{DeviceSample, GpuError, GpuSample, GpuSource, Gpus};
+use super::{DeviceSample, GpuError, GpuSample, GpuSource, Gpus, XidEvent};
 use crate::model::{DeviceIndex, Withheld};
 
 /// This program, also after another file has taken its place.
 const THIS_PROGRAM: &str = "/proc/self/exe";
 
-/// The looks without progress after which a call is late.
-const LATE: u32 = 8;
+/// The looks without progress after which a call is late: it may wait for as long as another process opens the driver.
+const LATE: u32 = 20;
 
-/// The same while the driver is opened, which takes seconds on machines with many GPUs, or between calls.
+/// The same while the driver is opened here, which takes seconds on machines with many GPUs, or between calls.
 const LATE_OPENING: u32 = 40;
 
 /// The factor for a reader that computes or waits for a CPU.
@@ -84,7 +84,10 @@ pub struct ReaderSource {
     /// The reader that tries GPUs that are held off.
     trial: Option<Trial>,
     ending: Vec<Ending>,
-    held_off: BTreeMap<u32, HeldOff>,
+    /// The GPUs that are held off, and those that were until a short time ago.
+    failing: BTreeMap<u32, Failing>,
+    /// XID errors that readers saw, and that no sample has had.
+    xid_events: Vec<XidEvent>,
     /// The last known UUIDs by index: a GPU that is held off does not tell it.
     uuids: Vec<String>,
     driver_version: Option<String>,
@@ -93,7 +96,7 @@ pub struct ReaderSource {
     session: u64,
 }
 
-struct HeldOff {
+struct Failing {
     error: String,
     pause: Pause,
     /// Whether it answers again. It is remembered for a time, so that the pause of a GPU that fails again is longer.
@@ -152,7 +155,8 @@ impl ReaderSource {
             failed: None,
             trial: None,
             ending: Vec::new(),
-            held_off: BTreeMap::new(),
+            failing: BTreeMap::new(),
+            xid_events: Vec::new(),
             uuids: Vec::new(),
             driver_version: None,
             sessions_before: 0,
@@ -161,8 +165,8 @@ impl ReaderSource {
     }
 
     /// The GPUs that are held off.
-    fn held_off(&self) -> impl Iterator<Item = (u32, &HeldOff)> {
-        self.held_off.iter().filter(|(_, held)| !held.is_back).map(|(gpu, held)| (*gpu, held))
+    fn held_off(&self) -> impl Iterator<Item = (u32, &Failing)> {
+        self.failing.iter().filter(|(_, held)| !held.is_back).map(|(gpu, held)| (*gpu, held))
     }
 
     /// Has a reader of all GPUs, unless none may be started now.
@@ -193,12 +197,13 @@ impl ReaderSource {
             }
             if Instant::now() >= end {
                 let pids: Vec<String> = self.ending.iter().map(|reader| reader.pid().to_string()).collect();
-                let last = self.held_off().last().map(|(_, held)| &held.error);
-                let last = last.or(self.failed.as_ref().map(|(error, _)| error));
+                let errors =
+                    self.held_off().map(|(_, held)| &held.error).chain(self.failed.iter().map(|(error, _)| error));
+                let errors: BTreeSet<&str> = errors.map(String::as_str).collect();
                 return Err(GpuError::Reader(format!(
-                    "the driver hangs: the processes {} that read GPUs do not end, and no other is started; at last: {}",
+                    "the driver hangs: the processes {} that read GPUs do not end, and no other is started ({})",
                     pids.join(" and "),
-                    last.map_or("they were to end", String::as_str)
+                    Vec::from_iter(errors).join(", ")
                 )));
             }
             thread::sleep(self.pace.look / 25);
@@ -209,6 +214,8 @@ impl ReaderSource {
     fn ask(&mut self) -> Result<Result<Answer, Fault>, GpuError> {
         let which = Gpus::AllBut(self.held_off().map(|(gpu, _)| gpu).collect());
         let look = self.pace.look;
+        // The reader that tries GPUs may hold up the driver.
+        let patience = if self.trial.is_some() { LATE_OPENING } else { LATE };
         let reader = self.start()?;
         if let Err(error) = reader.ask(&which) {
             return Ok(Err(garbled(error.to_string())));
@@ -217,10 +224,10 @@ impl ReaderSource {
         loop {
             match finished(reader, look) {
                 Some(outcome) => return Ok(outcome),
-                None if std::mem::replace(&mut progress, reader.progress()) != reader.progress() => looks = 0,
-                None => looks += 1,
+                None if progress == reader.progress() => looks += 1,
+                None => (progress, looks) = (reader.progress(), 0),
             }
-            if is_late(reader, looks) {
+            if is_late(reader, looks, patience) {
                 return Ok(Err(hang(reader)));
             }
         }
@@ -229,26 +236,60 @@ impl ReaderSource {
     /// Replaces a reader that has failed.
     fn end(&mut self, reader: Reader, fault: &mut Fault) {
         fault::count(fault.reason);
-        let mut ending = reader.leave();
+        self.xid_events.extend(reader.last_events());
+        let mut ending = reader.leave(fault.call.gpu);
         if !ending.has_ended() {
             if !ending.kill() {
-                fault.what = format!("process {} is in state D, inside of the driver", ending.pid());
+                fault.left = Some(ending.pid());
             }
             self.ending.push(ending);
         }
     }
 
+    /// Replaces the reader of all GPUs after this failure. Returns the error of the sample, unless the failure is that of a
+    /// GPU, which is held off.
+    fn fail(&mut self, reader: Reader, mut fault: Fault) -> Option<GpuError> {
+        self.end(reader, &mut fault);
+        let error = fault.to_string();
+        if let Some(gpu) = fault.call.gpu {
+            // The driver was not loaded anew.
+            self.sessions_before = self.session;
+            tracing::warn!(gpu, error, "the GPU is held off, and another process reads the others");
+            self.hold_off(gpu, error);
+            return None;
+        }
+        self.sessions_before = self.session + 1;
+        tracing::warn!(error, "the process that reads the GPUs is replaced");
+        let pause = self.failed.as_ref().map_or_else(|| Pause::first(&self.pace), |(_, it)| it.next(&self.pace));
+        self.failed = Some((error.clone(), pause));
+        Some(GpuError::Reader(error))
+    }
+
+    /// Replaces a reader that ended after its last answer. This costs no sample, unless another failure was a short time ago.
+    fn replace_ended(&mut self) {
+        let Some(mut reader) = self.reader.take_if(|reader| reader.has_ended()) else {
+            return;
+        };
+        let is_first = self.failed.as_ref().is_none_or(|(_, pause)| pause.is_forgotten(&self.pace));
+        if let Some(Err(fault)) = finished(&mut reader, Duration::ZERO)
+            && self.fail(reader, fault).is_some()
+            && let Some((_, pause)) = self.failed.as_mut().filter(|_| is_first)
+        {
+            pause.until = Instant::now();
+        }
+    }
+
     /// Holds the GPU off after this failure.
-    fn hold_off(&mut self, gpu: u32, fault: &Fault) {
-        let before = self.held_off.get(&gpu);
+    fn hold_off(&mut self, gpu: u32, error: String) {
+        let before = self.failing.get(&gpu);
         let pause = before.map_or_else(|| Pause::first(&self.pace), |held| held.pause.next(&self.pace));
-        self.held_off.insert(gpu, HeldOff { error: fault.to_string(), pause, is_back: false });
+        self.failing.insert(gpu, Failing { error, pause, is_back: false });
     }
 
     /// Looks at the GPUs that are held off: takes the outcome of their trial, and begins another one.
     fn try_held_off(&mut self) {
         let pace = self.pace;
-        self.held_off.retain(|_, held| !held.is_back || !held.pause.is_forgotten(&pace));
+        self.failing.retain(|_, held| !held.is_back || !held.pause.is_forgotten(&pace));
         if let Some(mut trial) = self.trial.take() {
             let outcome = finished(&mut trial.reader, Duration::ZERO);
             let patience = pace.look * LATE_OPENING * if trial.reader.runs() { RUNNING } else { 1 };
@@ -259,18 +300,28 @@ impl ReaderSource {
                     self.end_trial(trial, fault);
                 }
                 Some(Err(fault)) => self.end_trial(trial, fault),
-                Some(Ok(_)) => {
-                    for (_, held) in self.held_off.iter_mut().filter(|(gpu, _)| trial.gpus.contains(gpu)) {
-                        held.is_back = true;
+                Some(Ok(answer)) => {
+                    match answer.into_sample() {
+                        Ok(mut sample) => {
+                            self.xid_events.append(&mut sample.xid_events);
+                            for (_, held) in self.failing.iter_mut().filter(|(gpu, _)| trial.gpus.contains(gpu)) {
+                                held.is_back = true;
+                            }
+                            tracing::info!(gpus = ?trial.gpus, "GPUs that were held off answer again");
+                        }
+                        // Of the driver as a whole.
+                        Err(error) => trial.gpus.iter().for_each(|gpu| self.hold_off(*gpu, error.clone())),
                     }
-                    tracing::info!(gpus = ?trial.gpus, "GPUs that were held off answer again");
-                    self.ending.push(trial.reader.leave());
+                    self.ending.push(trial.reader.leave(None));
                 }
             }
         }
         self.ending.retain_mut(|reader| !reader.has_ended());
-        let gpus: Vec<u32> = self.held_off().filter(|(_, held)| held.pause.is_over()).map(|(gpu, _)| gpu).collect();
-        if self.trial.is_none() && self.ending.is_empty() && !gpus.is_empty() {
+        // A GPU whose reader has not ended is not tried by another one.
+        let waits = |gpu: u32| self.ending.iter().any(|reader| reader.gpu == Some(gpu));
+        let due = self.held_off().filter(|(gpu, held)| held.pause.is_over() && !waits(*gpu));
+        let gpus: Vec<u32> = due.map(|(gpu, _)| gpu).collect();
+        if self.trial.is_none() && self.ending.len() < MOST_ENDING && !gpus.is_empty() {
             // A reader that cannot be started is missed by the next sample.
             if let Ok(mut reader) = self.start_reader() {
                 let _ = reader.ask(&Gpus::Only(gpus.clone()));
@@ -284,36 +335,46 @@ impl ReaderSource {
         self.end(trial.reader, &mut fault);
         tracing::debug!(gpus = ?trial.gpus, "GPUs stay held off: {fault}");
         for gpu in fault.call.gpu.map_or(trial.gpus, |gpu| vec![gpu]) {
-            self.hold_off(gpu, &fault);
+            self.hold_off(gpu, fault.to_string());
         }
+    }
+
+    /// Follows the number of GPUs. Indices are positions in PCI order: with one more or less, each may mean another GPU, so
+    /// that none is held off. Returns whether one was.
+    fn renumber(&mut self, counted: usize) -> bool {
+        if counted == self.uuids.len() {
+            return false;
+        }
+        let is_first = self.uuids.is_empty();
+        self.uuids.clear();
+        self.uuids.resize(counted, String::new());
+        if is_first || self.failing.is_empty() {
+            return false;
+        }
+        self.failing.clear();
+        self.ending.extend(self.trial.take().map(|trial| trial.reader.leave(None)));
+        true
     }
 
     /// Adds what the answer lacks: the GPUs that are held off, and what earlier readers knew.
     fn complete(&mut self, answer: Answer) -> Result<GpuSample, GpuError> {
-        let counted = answer.counted;
         let mut sample = answer.into_sample().map_err(GpuError::Reader)?;
-        if counted != self.uuids.len() {
-            // Indices are positions in PCI order: with one more or less, each may mean another GPU.
-            if !self.uuids.is_empty() {
-                self.held_off.clear();
-            }
-            self.uuids.clear();
-            self.uuids.resize(counted, String::new());
-        }
         for device in sample.devices.iter_mut().filter(|device| device.index.mig.is_none()) {
             if let Some(known) = self.uuids.get_mut(device.index.gpu as usize) {
-                match device.uuid.is_empty() {
-                    true => device.uuid.clone_from(known),
-                    false => known.clone_from(&device.uuid),
+                if !device.uuid.is_empty() {
+                    known.clone_from(&device.uuid);
+                } else if device.lost {
+                    device.uuid.clone_from(known);
                 }
             }
         }
-        for (gpu, held) in self.held_off().filter(|(gpu, _)| (*gpu as usize) < counted) {
+        for (gpu, held) in self.held_off().filter(|(gpu, _)| (*gpu as usize) < self.uuids.len()) {
             let index = DeviceIndex::gpu(gpu);
             let at = sample.devices.partition_point(|device| device.index < index);
             sample.devices.insert(at, DeviceSample::lost(index, self.uuids[gpu as usize].clone()));
             sample.withheld.push(Withheld::of(index, Withheld::ALL, held.error.clone()));
         }
+        sample.xid_events.splice(..0, self.xid_events.drain(..));
         sample.session += self.sessions_before;
         self.session = sample.session;
         self.log(&sample);
@@ -328,8 +389,12 @@ impl ReaderSource {
             }
             self.driver_version.clone_from(&sample.driver_version);
         }
+        let mut times = BTreeMap::<_, u32>::new();
         for event in &sample.xid_events {
-            tracing::warn!(device = %event.index, xid = event.xid, "XID error");
+            *times.entry((event.index, event.xid)).or_default() += 1;
+        }
+        for ((device, xid), times) in times {
+            tracing::warn!(%device, xid, times, "XID error");
         }
     }
 }
@@ -337,24 +402,17 @@ impl ReaderSource {
 impl GpuSource for ReaderSource {
     fn sample(&mut self) -> Result<GpuSample, GpuError> {
         self.try_held_off();
+        self.replace_ended();
         loop {
-            let mut fault = match self.ask()? {
+            match self.ask()? {
+                Ok(answer) if self.renumber(answer.counted) => {}
                 Ok(answer) => return self.complete(answer),
-                Err(fault) => fault,
-            };
-            if let Some(reader) = self.reader.take() {
-                self.end(reader, &mut fault);
+                Err(fault) => {
+                    if let Some(error) = self.reader.take().and_then(|reader| self.fail(reader, fault)) {
+                        return Err(error);
+                    }
+                }
             }
-            self.sessions_before = self.session + 1;
-            if let Some(gpu) = fault.call.gpu {
-                tracing::warn!(gpu, "{fault}; the GPU is held off, and another process reads the others");
-                self.hold_off(gpu, &fault);
-                continue;
-            }
-            tracing::warn!("{fault}");
-            let pause = self.failed.as_ref().map_or_else(|| Pause::first(&self.pace), |(_, it)| it.next(&self.pace));
-            self.failed = Some((fault.to_string(), pause));
-            return Err(GpuError::Reader(fault.to_string()));
         }
     }
 }
@@ -362,13 +420,8 @@ impl GpuSource for ReaderSource {
 impl Drop for ReaderSource {
     fn drop(&mut self) {
         let trial = self.trial.take().map(|trial| trial.reader);
-        self.ending.extend(self.reader.take().into_iter().chain(trial).map(Reader::leave));
-        // Most end at once, and are waited for.
-        let end = Instant::now() + self.pace.look;
-        while !self.ending.is_empty() && Instant::now() < end {
-            self.ending.retain_mut(|reader| !reader.has_ended());
-            thread::sleep(Duration::from_millis(1));
-        }
+        self.ending.extend(self.reader.take().into_iter().chain(trial).map(|reader| reader.leave(None)));
+        self.ending.drain(..).for_each(Ending::wait);
     }
 }
 
@@ -379,30 +432,31 @@ fn finished(reader: &mut Reader, patience: Duration) -> Option<Result<Answer, Fa
         Look::Answered(answer) => Ok(answer),
         Look::Garbled(error) => Err(garbled(error)),
         Look::Ended => {
-            let call = reader.last_call();
             let status = reader.status();
             let reason = if status.is_some_and(|it| it.code().is_none()) { Reason::Signal } else { Reason::Exit };
             let what = status.map_or_else(|| "has closed its socket".to_owned(), process::describe);
-            Err(Fault { reason, call, what })
+            let is_own = !status.is_some_and(process::is_ended_from_outside);
+            let call = if is_own { reader.last_call() } else { CurrentCall::default() };
+            Err(Fault { reason, call, what, left: None })
         }
     })
 }
 
 fn garbled(error: String) -> Fault {
     let what = format!("cannot be understood: {error}");
-    Fault { reason: Reason::Answer, call: CurrentCall::default(), what }
+    Fault { reason: Reason::Answer, call: CurrentCall::default(), what, left: None }
 }
 
 fn hang(reader: &Reader) -> Fault {
-    Fault { reason: Reason::Hang, call: reader.call(), what: String::new() }
+    Fault { reason: Reason::Hang, call: reader.call(), what: String::new(), left: None }
 }
 
 /// Whether the call that goes on is late, after so many looks without progress.
-fn is_late(reader: &Reader, looks: u32) -> bool {
-    if looks < LATE {
+fn is_late(reader: &Reader, looks: u32, patience: u32) -> bool {
+    if looks < patience {
         return false;
     }
     let call = reader.call().name;
-    let patience = if call.is_empty() || call == INIT { LATE_OPENING } else { LATE };
+    let patience = if call.is_empty() || call == INIT { LATE_OPENING } else { patience };
     looks >= patience && (looks >= patience * RUNNING || !reader.runs())
 }

@@ -15,8 +15,8 @@ use rustix::process::Pid;
 use super::message::{self, Answer};
 use super::serve::ARGUMENT;
 use super::threads;
-use crate::gpu::Gpus;
 use crate::gpu::current_call::{CallOf, CurrentCall, Notes};
+use crate::gpu::{Gpus, XidEvent};
 
 /// A reader. It ends after it is dropped; [`Reader::leave`] gives what is to be waited for.
 pub(super) struct Reader {
@@ -25,8 +25,8 @@ pub(super) struct Reader {
     notes: Notes,
     /// What has come of an answer, with its length.
     received: Vec<u8>,
-    /// The number of samples that it gave.
-    pub(super) samples: u64,
+    /// The number of XID errors that its answers had.
+    events: u64,
 }
 
 /// What one look at a reader shows.
@@ -44,6 +44,8 @@ pub(super) enum Look {
 /// A reader that is to end.
 pub(super) struct Ending {
     child: Child,
+    /// The GPU of the call that it is to end for.
+    pub(super) gpu: Option<u32>,
 }
 
 impl Reader {
@@ -53,6 +55,7 @@ impl Reader {
     /// The program cannot be started, or the kernel has no memory or descriptor for it.
     pub(super) fn start(program: &Path, library: Option<&Path>) -> io::Result<Self> {
         let (socket, of_child) = UnixStream::pair()?;
+        socket.set_nonblocking(true)?;
         let (notes, file) = Notes::create()?;
         let child = Command::new(program)
             // The link in /proc would be its name.
@@ -64,8 +67,7 @@ impl Reader {
             // An interrupt from the terminal is for the parent, which then ends it.
             .process_group(0)
             .spawn()?;
-        socket.set_nonblocking(true)?;
-        Ok(Self { child, socket, notes, received: Vec::new(), samples: 0 })
+        Ok(Self { child, socket, notes, received: Vec::new(), events: 0 })
     }
 
     fn pid(&self) -> Pid {
@@ -104,10 +106,15 @@ impl Reader {
         if ended {
             return Look::Ended;
         }
-        let answer = postcard::from_bytes(&self.received[message::LENGTH..]);
+        let answer = postcard::from_bytes::<Answer>(&self.received[message::LENGTH..]);
         self.received.clear();
-        self.samples += 1;
-        answer.map_or_else(|error| Look::Garbled(error.to_string()), Look::Answered)
+        match answer {
+            Ok(answer) => {
+                self.events += answer.events() as u64;
+                Look::Answered(answer)
+            }
+            Err(error) => Look::Garbled(error.to_string()),
+        }
     }
 
     /// The bytes that are missing of the length, or of the answer; a length that no answer has is an error.
@@ -122,10 +129,15 @@ impl Reader {
         Ok(message::LENGTH + length - self.received.len())
     }
 
-    /// A number that changes with each call of a sample.
+    /// The XID errors that no answer had.
+    pub(super) fn last_events(&self) -> Vec<XidEvent> {
+        self.notes.events_since(self.events)
+    }
+
+    /// A number that changes with each call of a sample, and with what comes of its answer.
     pub(super) fn progress(&self) -> u64 {
         let of_events = if self.is_subscribing() { self.notes.progress(CallOf::Events) } else { 0 };
-        self.notes.progress(CallOf::Sweep) + of_events
+        self.notes.progress(CallOf::Sweep) + of_events + self.received.len() as u64
     }
 
     /// Whether the sweep has ended, and waits for a call about the XID errors of a GPU.
@@ -143,15 +155,21 @@ impl Reader {
         self.notes.current(if self.is_subscribing() { CallOf::Events } else { CallOf::Sweep })
     }
 
-    /// The call that went on when it ended: while there is no sample, the thread that waits for XID errors has one.
+    /// The call that probably went on when it ended: a call about the XID errors of a GPU is rare, and the thread that waits
+    /// for XID errors has a call also while there is no sample.
     pub(super) fn last_call(&self) -> CurrentCall {
-        let sweep = self.notes.current(CallOf::Sweep);
-        if sweep.name.is_empty() { self.notes.current(CallOf::Events) } else { sweep }
+        let (sweep, events) = (self.notes.current(CallOf::Sweep), self.notes.current(CallOf::Events));
+        if sweep.name.is_empty() || events.gpu.is_some() { events } else { sweep }
     }
 
     /// Lets it end: it does so when its socket is closed, unless a call hangs.
-    pub(super) fn leave(self) -> Ending {
-        Ending { child: self.child }
+    pub(super) fn leave(self, gpu: Option<u32>) -> Ending {
+        Ending { child: self.child, gpu }
+    }
+
+    /// Whether it has ended.
+    pub(super) fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
     }
 
     /// How it ended, waiting for at most a second: the socket closes a little earlier.
@@ -174,7 +192,13 @@ impl Ending {
 
     /// Kills it, unless a thread of it is inside of the driver. Returns whether it is killed.
     pub(super) fn kill(&mut self) -> bool {
-        !threads::any_is_uninterruptible(Pid::from_child(&self.child)) && self.child.kill().is_ok()
+        !threads::any_may_be_uninterruptible(Pid::from_child(&self.child)) && self.child.kill().is_ok()
+    }
+
+    /// Has a thread wait for it, so that it leaves nothing behind.
+    pub(super) fn wait(mut self) {
+        // Without a thread it is waited for when this process ends.
+        let _ = std::thread::Builder::new().spawn(move || self.child.wait());
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -190,9 +214,16 @@ pub(super) fn describe(status: ExitStatus) -> String {
     }
 }
 
+/// Whether a signal ended it that no fault of its own sends: others send it, and the kernel where memory is short.
+pub(super) fn is_ended_from_outside(status: ExitStatus) -> bool {
+    status.signal().is_some_and(|signal| [1, 2, 9, 15].contains(&signal))
+}
+
 /// The usual name of a signal that a fault or the kernel sends.
 fn name_of_signal(signal: i32) -> String {
     let name = match signal {
+        1 => "SIGHUP",
+        2 => "SIGINT",
         4 => "SIGILL",
         6 => "SIGABRT",
         7 => "SIGBUS",

@@ -1,6 +1,7 @@
 //! The reader's own end: it answers its parent until the parent closes the socket.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -9,8 +10,10 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getpid, kill_process};
-use rustix::stdio::{dup2_stdout, stderr, stdin, stdout};
+use rustix::stdio::{dup2_stderr, dup2_stdout, stderr, stdin, stdout};
+use rustix::thread::set_name;
 
 use super::message::{self, Answer};
 use super::threads;
@@ -43,6 +46,8 @@ pub fn run_if_asked() -> Option<ExitCode> {
 
 /// The standard input is the socket to the parent, the standard output the file of the notes.
 fn serve(library: Option<PathBuf>) -> io::Result<()> {
+    // The name of the link in /proc that it was started by says nothing.
+    set_name(c"gpu-reader")?;
     current_call::share(Notes::map(stdout())?);
     // What a library prints is for the log.
     dup2_stdout(stderr())?;
@@ -60,6 +65,8 @@ fn serve(library: Option<PathBuf>) -> io::Result<()> {
             break;
         }
     }
+    // The end of the process releases the driver, without a wait for the thread of XID errors.
+    std::mem::forget(source);
     Ok(())
 }
 
@@ -80,10 +87,14 @@ fn next_question(parent: &mut UnixStream, question: &mut Vec<u8>) -> io::Result<
 /// Ends this process after its parent, also while a call hangs; but not while a thread is inside of the driver.
 fn end_with_parent() {
     let socket = stdin();
-    while poll(&mut [PollFd::new(&socket, PollFlags::empty())], None).is_err() {}
+    while poll(&mut [PollFd::new(&socket, PollFlags::empty())], None) == Err(Errno::INTR) {}
+    // Whoever reads what the parent wrote does not wait for this process.
+    if let Ok(nothing) = File::options().write(true).open("/dev/null") {
+        let _ = dup2_stdout(&nothing).and_then(|()| dup2_stderr(&nothing));
+    }
     thread::sleep(GRACE);
     let own: Pid = getpid();
-    while threads::any_is_uninterruptible(own) {
+    while threads::any_may_be_uninterruptible(own) {
         thread::sleep(LOOK);
     }
     let _ = kill_process(own, Signal::KILL);
