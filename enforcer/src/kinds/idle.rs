@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use genv_core::duration::format_duration;
-use genv_core::model::DeviceIndex;
+use genv_core::model::{Device, DeviceIndex};
 use genv_core::yaml::Place;
 
 use super::finding::{Finding, SharedFact, ViolationFact};
@@ -166,9 +166,7 @@ impl Idle {
         let gpu = attachment.gpu;
         let held = self.only_if_free_devices_below.and_then(|below| {
             let free = free_devices(facts, attachment.host);
-            let devices = words::count(free, "device");
-            let are = if free == 1 { "is" } else { "are" };
-            (free >= below).then(|| format!("{devices} {are} free on its host"))
+            (free.len() as u64 >= below).then(|| reason_to_keep(&free))
         });
         Finding {
             subject: Subject::EnvironmentDevice {
@@ -267,20 +265,32 @@ pub(crate) fn window_now(
     Some(window)
 }
 
-/// Devices that a waiting user could have. A device with unknown processes counts, so that no device is taken without
-/// need.
-fn free_devices(facts: &Facts<'_>, host: HostId) -> u64 {
+/// Why an idle device is kept while these are free.
+fn reason_to_keep(free: &[&Device]) -> String {
+    let devices = words::count(free.len() as u64, "device");
+    let are = if free.len() == 1 { "is" } else { "are" };
+    let unknown = match free.iter().filter(|device| !device.up).count() {
+        0 => String::new(),
+        1 => ", counting 1 that does not answer".to_owned(),
+        number => format!(", counting {number} that do not answer"),
+    };
+    format!("{devices} {are} free on its host{unknown}")
+}
+
+/// Devices that a waiting user could have. A device with unknown processes counts, and so does a device that does not
+/// answer now, so that no device is taken without need.
+fn free_devices<'a>(facts: &Facts<'a>, host: HostId) -> Vec<&'a Device> {
     let host = &facts.hosts[host];
     let Some(snapshot) = host.snapshot else {
-        return 0;
+        return Vec::new();
     };
     let is_used = |gpu: u32| {
         let processes = &facts.processes[host.processes.clone()];
         processes.iter().any(|process| facts.uses[process.uses.clone()].iter().any(|used| used.gpu == gpu))
     };
     let wholes = snapshot.devices.iter().filter(|device| device.index.mig.is_none());
-    let usable = wholes.filter(|device| device.up && !device.mig_unsplit);
-    usable.filter(|device| device.attachments.is_empty() && !is_used(device.index.gpu)).count() as u64
+    let usable = wholes.filter(|device| !device.mig_unsplit);
+    usable.filter(|device| device.attachments.is_empty() && !is_used(device.index.gpu)).collect()
 }
 
 #[cfg(test)]

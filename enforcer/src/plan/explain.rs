@@ -364,8 +364,10 @@ impl About<'_, '_> {
                 Some((used.gpu, works_on))
             });
             if let Some((gpu, works_on)) = left {
+                let is_seen = self.gpus().any(|used| used == works_on);
+                let works = if is_seen { "works" } else { "may work" };
                 return format!(
-                    "a detach left its context on device {gpu} behind, and it works on device {works_on}, which its \
+                    "a detach left its context on device {gpu} behind, and it {works} on device {works_on}, which its \
                      environment holds"
                 );
             }

@@ -31,7 +31,7 @@ pub struct LeftBehind {
     pub comm: Option<String>,
     /// The GPU on which the context was left.
     pub gpu: u32,
-    /// A GPU that the environment holds, and on which the process works.
+    /// A GPU that the environment holds, and on which the process works, or may work while the use of the GPU is unknown.
     pub works_on: u32,
 }
 
@@ -101,7 +101,9 @@ impl<'c, 'a> Contexts<'c, 'a> {
         used.of_what_is_left().is_none_or(|ratio| ratio >= busy.ratio) || self.history(used).is_some_and(may_have_been)
     }
 
-    /// A GPU other than `gpu` on which a process is busy and which its environment holds by an attachment that `stays`.
+    /// A GPU other than `gpu` on which a process is busy, and which its environment holds by an attachment that `stays`. The
+    /// use of a GPU that does not answer is unknown: each process of the environment may be busy there, also one that had
+    /// no context there before.
     pub(crate) fn works_on(
         &self,
         id: ProcessId,
@@ -113,11 +115,17 @@ impl<'c, 'a> Contexts<'c, 'a> {
         let attached = self.facts.attachments_of(process.environment?);
         let holds = |gpu: u32| attached.iter().any(|it| it.gpu == gpu && stays(it));
         let mut uses = self.facts.uses[process.uses.clone()].iter();
-        uses.find(|used| used.gpu != gpu && holds(used.gpu) && self.may_be_busy(used, busy)).map(|used| used.gpu)
+        let busy_on = uses.find(|used| used.gpu != gpu && holds(used.gpu) && self.may_be_busy(used, busy));
+        busy_on.map(|used| used.gpu).or_else(|| {
+            let host = &self.facts.hosts[process.host];
+            let is_unknown = |it: &&AttachmentFacts| it.gpu != gpu && stays(it) && !host.knows_use(it.gpu);
+            attached.iter().find(is_unknown).map(|it| it.gpu)
+        })
     }
 
     /// Whether the context of a process on a GPU was left behind by a detach: its environment held the GPU while it had the
-    /// context, the process computes nothing there, and it works on a GPU that the environment holds, which is the answer.
+    /// context, the process computes nothing there, and it works, or may work, on a GPU that the environment holds, which
+    /// is the answer.
     pub(crate) fn left_behind(&self, used: &UseFacts, busy: Busy) -> Option<u32> {
         let process = &self.facts.processes[used.process];
         let attached = self.facts.attachments_of(process.environment?);
@@ -169,8 +177,8 @@ impl<'h> Since<'h> {
         Self { past: Past::new(history, &facts), facts, now_seconds: input.now_seconds }
     }
 
-    /// Whether a process that is to end with a GPU works on another one that its environment holds now, so that the rule
-    /// would spare it.
+    /// Whether a process that is to end with a GPU works, or may work, on another one that its environment holds now, so
+    /// that the rule would spare it.
     pub(crate) fn is_spared(&self, rule: &Rule, process: &ProcessTarget, gpu: u32) -> bool {
         let contexts = Contexts { facts: &self.facts, past: &self.past, now_seconds: self.now_seconds };
         let id = self.facts.process(&process.hostname, process.pid);

@@ -121,8 +121,9 @@ impl<'j, 'a> Reach<'j, 'a> {
         host.attachment(&environment.eid, attachment.gpu, attachment.attached_seconds)
     }
 
-    /// Processes that end when their environment loses the device, and all that is in `taken` with it. Those that are busy
-    /// on a device that the environment keeps are spared; by an attachment that another user may have made, none ends.
+    /// Processes that end when their environment loses the device, and all that is in `taken` with it. Those that are
+    /// busy, or may be, on a device that the environment keeps are spared; by an attachment that another user may have
+    /// made, none ends.
     pub(super) fn processes_that_end(
         &self,
         rule: &Rule,

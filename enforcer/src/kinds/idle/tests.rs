@@ -1,7 +1,7 @@
 use genv_core::model::{DeviceIndex, Process};
 
 use super::*;
-use crate::config::Action;
+use crate::config::{Action, Rule};
 use crate::plan::tests::daemon::*;
 use crate::plan::*;
 
@@ -132,12 +132,15 @@ fn only_those_who_are_idle_lose_a_shared_device() {
     assert_eq!(actions(&daemon.plan(&shared)), ["detach e2:0 (20)"]);
 }
 
+/// Idle for ten minutes, while fewer than two devices are free.
+fn idle_while_few_are_free() -> Rule {
+    rule(Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: Some(2) }, Action::Detach)
+}
+
 #[test]
 fn while_others_are_free_an_idle_device_may_be_kept() {
-    let kind =
-        |below| RuleKind::from(Idle { below: 0.05, over: seconds(600), only_if_free_devices_below: Some(below) });
     // Two of three are free.
-    let mut daemon = Daemon::new(vec![rule(kind(2), Action::Detach)]);
+    let mut daemon = Daemon::new(vec![idle_while_few_are_free()]);
     daemon.run(&lab(0.0), 600);
     let plan = daemon.plan(&lab(0.0));
     assert!(plan.steps.is_empty());
@@ -148,6 +151,26 @@ fn while_others_are_free_an_idle_device_may_be_kept() {
     let mut unsplit = lab(0.0);
     unsplit.hosts[0].devices[1].mig_unsplit = true;
     assert_eq!(actions(&daemon.plan(&unsplit)), ["detach e1:0 (10)"]);
+}
+
+#[test]
+fn a_device_that_nobody_holds_counts_as_free_while_it_does_not_answer() {
+    let mut daemon = Daemon::new(vec![idle_while_few_are_free()]);
+    daemon.run(&lab(0.0), 600);
+    let mut silent = lab(0.0);
+    for (gpu, why) in [
+        (1, "2 devices are free on its host, counting 1 that does not answer"),
+        (2, "2 devices are free on its host, counting 2 that do not answer"),
+    ] {
+        let device = &mut silent.hosts[0].devices[gpu];
+        (device.up, device.processes_measured) = (false, false);
+        let plan = daemon.plan(&silent);
+        assert!(plan.steps.is_empty(), "{:?}", plan.steps);
+        assert_eq!(plan.violations[0].stage, Stage::Held { why: why.to_owned() });
+    }
+    // One that is held is not free.
+    let held = silent.holder("e2", "bob", &[(1, 60.0)]);
+    assert_eq!(actions(&daemon.plan(&held)), ["detach e1:0 (10)"]);
 }
 
 #[test]

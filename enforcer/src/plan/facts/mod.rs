@@ -130,6 +130,11 @@ impl HostFacts<'_> {
     pub(crate) fn measures_processes(&self, gpu: u32) -> bool {
         self.snapshot.is_some_and(|it| it.use_measured(gpu))
     }
+
+    /// Whether the use of a GPU by processes is known: it is measured, or the GPU is known to be unused.
+    pub(crate) fn knows_use(&self, gpu: u32) -> bool {
+        self.measures_processes(gpu) || self.device(gpu).is_some_and(|device| device.measurement_stuck)
+    }
 }
 
 #[derive(Debug)]

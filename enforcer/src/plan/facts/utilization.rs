@@ -29,8 +29,7 @@ impl Facts<'_> {
         let gpu = attachment.gpu;
         let owner = self.users[attachment.user].name;
         let is_moved = self.environments[attachment.environment].moved;
-        let is_measured = host.measures_processes(gpu) || host.device(gpu).is_some_and(|it| it.measurement_stuck);
-        if is_moved || host.hides_use_of(owner, gpu) || !is_measured {
+        if is_moved || host.hides_use_of(owner, gpu) || !host.knows_use(gpu) {
             return None;
         }
         let (mut own, mut others) = (0.0, None);

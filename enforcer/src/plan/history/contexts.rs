@@ -9,7 +9,7 @@ use genv_core::enforcement::LeftBehindContext;
 use genv_core::model::Snapshot;
 
 use super::{ByGpu, History, HostHistory};
-use crate::plan::facts::{Facts, HostId, ProcessFacts, UseFacts};
+use crate::plan::facts::{Facts, HostFacts, HostId, ProcessFacts, UseFacts};
 
 /// How long a sample is remembered.
 const LONGEST_MEMORY_SECONDS: f64 = 900.0;
@@ -90,6 +90,15 @@ impl ContextHistory {
         };
     }
 
+    /// Follows a context that its GPU does not list. Returns whether it may go on: then its utilization is not known now.
+    fn follow_unlisted(&mut self, host: &HostFacts<'_>, gpu: u32, now_seconds: f64) -> bool {
+        let is_unknown = !host.measures_processes(gpu);
+        if is_unknown {
+            self.observe(None, None, now_seconds);
+        }
+        is_unknown
+    }
+
     /// Whether it was measured to reach this utilization within the last `seconds`.
     pub(in crate::plan) fn reached(&self, ratio: f64, seconds: f64, now_seconds: f64) -> bool {
         self.measured.reached(ratio, seconds, now_seconds)
@@ -164,7 +173,7 @@ impl HostHistory {
         listed.sort_unstable();
         self.contexts.retain(|pid, known| {
             if listed.binary_search(pid).is_err() {
-                known.gpus.retain(|gpu, _| !host.measures_processes(gpu));
+                known.gpus.retain(|gpu, context| context.follow_unlisted(host, gpu, now_seconds));
             }
             !known.gpus.is_empty()
         });
@@ -175,7 +184,8 @@ impl ProcessContexts {
     fn follow(&mut self, facts: &Facts<'_>, process: &ProcessFacts<'_>, now_seconds: f64) {
         let uses: &[UseFacts] = &facts.uses[process.uses.clone()];
         let host = &facts.hosts[process.host];
-        self.gpus.retain(|gpu, _| uses.iter().any(|used| used.gpu == gpu) || !host.measures_processes(gpu));
+        let is_listed = |gpu: u32| uses.iter().any(|used| used.gpu == gpu);
+        self.gpus.retain(|gpu, context| is_listed(gpu) || context.follow_unlisted(host, gpu, now_seconds));
         let Some(environment) = process.environment else {
             return;
         };

@@ -47,6 +47,42 @@ fn what_is_not_measured_on_another_device_is_work() {
 }
 
 #[test]
+fn while_a_held_device_does_not_answer_nobody_is_ended_for_another_device() {
+    // Device 0 lists nothing, where 10 works; 11 may be there by now.
+    let held_off = |lab: &Lab| {
+        let mut lab = lab.clone();
+        let device = &mut lab.hosts[0].devices[0];
+        (device.up, device.processes_measured) = (false, false);
+        lab.pid("gpu01", 10).devices.remove(0);
+        lab
+    };
+    for action in [Action::Detach, Action::Terminate, Action::Kill] {
+        let mut daemon = Daemon::new(vec![idle(action)]);
+        daemon.run(&lab(), 600);
+        assert_eq!(actions(&daemon.plan(&held_off(&lab()))), ["detach e1:1"]);
+    }
+    // A device that the environment does not hold may hide no work.
+    let mut elsewhere = lab();
+    let device = &mut elsewhere.hosts[0].devices[2];
+    (device.up, device.processes_measured) = (false, false);
+    let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
+    daemon.run(&elsewhere, 600);
+    assert_eq!(actions(&daemon.plan(&elsewhere)), ["detach e1:1 (11)"]);
+    // Their contexts are left behind meanwhile.
+    let left = lab().detached(&attachment("alice", "e1", 1, Vec::new()));
+    let mut daemon = Daemon::new(vec![rule(EnvDevices, Action::Terminate).timed(60, &[], 0)]);
+    daemon.run(&lab(), 50);
+    assert_eq!(daemon.run(&held_off(&left), 3600), []);
+    // The device answers again: 10, which rests in the first samples, goes on; 11 is not there.
+    let mut resting = left;
+    resting.utilize(10, &[Some(0.0), Some(0.0)]);
+    let steps = daemon.run(&resting, 100);
+    let deeds = steps.iter().map(|(_, step)| short(step));
+    let deeds: Vec<String> = deeds.filter(|deed| deed != "report").collect();
+    assert_eq!(deeds, ["terminate 11"]);
+}
+
+#[test]
 fn who_works_where_the_environment_holds_nothing_or_loses_all_is_not_spared() {
     // It works on device 2, which its environment does not hold.
     let mut elsewhere = lab().runs(12, "alice", Some("e1"), &[(1, GIB), (2, GIB)]);
