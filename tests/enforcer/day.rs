@@ -227,7 +227,7 @@ fn the_books_of_a_day_balance_and_the_audit_explains_every_action() -> Result<()
         enforcer.setup().rewrite_scenario(&scenario(&actors))?;
         sleep(TICK);
     }
-    // The evening: whoever is to end has their time.
+    // The evening: all processes that are to end have their time.
     let stays = |actor: &Actor| matches!(actor.role, Role::Good | Role::Protected);
     until("everybody who is to end has ended", || {
         enforcer.setup().rewrite_scenario(&scenario(&actors))?;

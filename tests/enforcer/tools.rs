@@ -120,7 +120,7 @@ fn a_process_is_explained_as_far_as_the_daemon_has_come() -> Result<()> {
     Ok(())
 }
 
-/// Where root does not start the daemon its files are the own ones of whoever asks.
+/// Where root does not start the daemon, its files belong to the user who asks.
 #[test]
 #[ignore = "needs root"]
 fn who_may_not_read_what_the_enforcer_remembers_is_told_what_it_publishes() -> Result<()> {

@@ -47,7 +47,7 @@ pub(super) struct Version {
 pub(super) enum ReadError {
     /// It may be fine a moment later.
     Torn(String),
-    /// It is no state file, whoever asks.
+    /// It is no state file for any user.
     Damaged { why: String, remedy: &'static str },
     /// This user, the owner of the file or root, has a lease on it: no other program can open the file.
     Leased(u32),

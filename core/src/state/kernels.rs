@@ -39,7 +39,7 @@ type Question = (Kernel, bool);
 /// Kernels that ended.
 pub(super) type EndedKernels = HashSet<Kernel>;
 
-/// Looks for kernels, on a thread of its own: whoever asks is not held up by a user whose home directory hangs.
+/// Looks for kernels, on a thread of its own: a user whose home directory hangs holds up no caller.
 pub(super) struct Kernels {
     /// Absent when the thread has it.
     runtime_folder: Option<Box<RuntimeFolder>>,

@@ -65,7 +65,7 @@ fn user(username: &str) -> Option<uzers::User> {
     }
 }
 
-/// Users with their groups, said by whoever asks: of tests, and of tests of rules.
+/// Users with their groups, as tests and tests of rules state them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccountTable {
     /// Each user's groups.

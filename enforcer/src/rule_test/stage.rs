@@ -1,5 +1,5 @@
-//! Hosts of a scenario on which actions have their effect: whoever is ended uses no device any more, and what is
-//! detached is attached no more.
+//! Hosts of a scenario on which actions have their effect: a process that is ended uses no device any more,
+//! and what is detached is attached no more.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! The prompt of a shell in a real terminal: marked in an environment, and otherwise as before, whoever else changes it.
+//! The prompt of a shell in a real terminal: marked in an environment, and otherwise unchanged, whatever else sets it.
 
 use std::fs;
 

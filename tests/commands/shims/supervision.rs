@@ -44,7 +44,7 @@ fn scripted(stage: &Stage, script: &str) -> Result<Command> {
     Ok(stage.shim("nvidia-smi", &[&folder]))
 }
 
-/// The command, for which no signal is ignored: whoever started the tests, such as nohup, may ignore some.
+/// The command, for which no signal is ignored: the program that started the tests, such as nohup, may ignore some.
 fn ignoring_no_signal(command: &Command) -> Command {
     let mut env = Command::new("/usr/bin/env");
     env.arg("--default-signal").arg(command.get_program()).args(command.get_args());

@@ -24,7 +24,7 @@ impl InTerminal {
         Self::run(as_victim(&mut script), before, "", read)
     }
 
-    /// The terminal belongs to whoever runs the tests, and the process, which `who` starts, is the victim's.
+    /// The terminal belongs to the user who runs the tests, and the process, which `who` starts, is the victim's.
     fn of_another(before: &str, who: &str) -> Result<Self> {
         Self::run(&mut Command::new("script"), before, who, true)
     }

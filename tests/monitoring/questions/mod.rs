@@ -21,9 +21,9 @@ type Within = fn(f64) -> f64;
 
 const ROUNDING: Within = |wanted| wanted.abs() * 1e-9;
 
-/// In hours. Prometheus sees a counter at scrapes, a minute apart here, and extrapolates to the edges of an hour: whoever
-/// comes, goes, begins or pauses, and an exporter that ends, is told up to a minute too long or too short. Frank comes, loses
-/// a GPU under an exporter that begins anew, has it back, and his host dies: two minutes in all.
+/// In hours. Prometheus sees a counter at scrapes, a minute apart here, and extrapolates to the edges of an hour: the
+/// time of a user who comes, goes, begins or pauses, or of an exporter that ends, is up to a minute too long or too short.
+/// Frank comes, loses a GPU under an exporter that begins anew, has it back, and his host dies: two minutes in all.
 const TWO_MINUTES: Within = |_| 2.0 * A_MINUTE;
 
 /// The same of energy: of the shortest use, dave's of twelve hours, a minute is 0.14 %.

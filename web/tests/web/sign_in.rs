@@ -110,7 +110,7 @@ async fn a_password_check_delays_no_client_with_a_known_password() {
         flood.push(guesser);
     }
     until_checking().await;
-    // No guess is ever answered: whoever waited for one would wait for ever.
+    // No guess is ever answered: a client that waited for one would wait for ever.
     assert_eq!(client.get_with("/", &alice).await.status, 200);
 }
 

@@ -14,7 +14,7 @@ use crate::config::format::WhenEntry;
 pub(super) enum Edge {
     /// The first moment of the day.
     Begin,
-    /// The last: whoever is left alone until a day is left alone on that day.
+    /// The last moment of the day: an exemption until a day includes that day.
     End,
 }
 
@@ -63,7 +63,7 @@ fn every_day() -> Vec<jiff::civil::Weekday> {
 
 fn moment(text: &str, timezone: &TimeZone, edge: Edge) -> Option<f64> {
     let seconds = |timestamp: Timestamp| timestamp.as_duration().as_secs_f64();
-    // Where the clock is set back a time happens twice: whoever is left alone until then is so until the second.
+    // Where the clock is set back, a time occurs twice: an exemption until that time ends at the second occurrence.
     let zoned = |civil: DateTime| {
         let ambiguous = timezone.to_ambiguous_timestamp(civil);
         let moment = match edge {

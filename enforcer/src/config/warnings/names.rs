@@ -149,7 +149,7 @@ fn unprotected(path: &Path) -> Option<String> {
 /// What an executable under `never` protects since its user counts besides its file.
 fn protects_less(path: &str) -> String {
     format!(
-        "{path} protects less than before: whoever starts a program chooses what it loads, so that it is out of reach only as a process of root, of a user of the system, or of whoever sits at the machine, in that session. \
+        "{path} protects less than before: the user who starts a program chooses what it loads, so that it is out of reach only as a process of root, of a user of the system, or of the user who sits at the machine, in that session. \
          Name other users whom no rule may reach under never: users"
     )
 }

@@ -118,7 +118,7 @@ fn without_effect(entry: &RuleEntry, rule: &Rule, found: &mut Found<'_>) {
 
 fn limits(entry: &RuleEntry, rule: &Rule, found: &mut Found<'_>) {
     let mut nothing = |place| {
-        found.at(place, "a limit of 0 forbids it altogether: whoever has any breaks the rule");
+        found.at(place, "a limit of 0 forbids it altogether: having any breaks the rule");
     };
     for (written, limit) in written_limits(entry, rule) {
         match &written.value {

@@ -55,7 +55,7 @@ pub struct History {
 /// [`History::version`] of what is written.
 const VERSION: u32 = 1;
 
-/// A text that is not a history; whoever reads it sets it aside and begins anew.
+/// A text that is not a history; its reader sets it aside and begins anew.
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
     /// It is damaged.

@@ -1,5 +1,5 @@
-//! How far a user is with a rule on a device, for a time after a violation is over: whoever leaves and returns, attaches
-//! again or starts another process goes on where the violation was.
+//! How far a user is with a rule on a device, for a time after a violation is over: a user who leaves and returns,
+//! attaches again or starts another process continues where the violation was.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use crate::config::Rule;
 use crate::plan::facts::Facts;
 use crate::plan::{Key, Subject};
 
-/// Places of which progress is remembered at once: whoever may write genv's state may invent any number of users.
+/// The most places whose progress is remembered: a user who may write genv's state may invent any number of users.
 const MOST_REMEMBERED: usize = 10_000;
 
 /// Whose progress it is, and where. Progress of one user is never another's.

@@ -15,7 +15,7 @@ fn lab() -> Lab {
     lab
 }
 
-/// The lab once device 1 is detached from e1; whoever was ended with it is gone.
+/// The lab once device 1 is detached from e1, without the processes that were ended with it.
 fn detached(lab: &Lab, plan: &Plan) -> Lab {
     let detach = plan.steps.iter().find_map(|step| match &step.kind {
         StepKind::Detach(target) => Some(Target::Attachment(target.clone())),

@@ -58,7 +58,7 @@ fn a_process_that_cannot_be_named_without_a_doubt_is_never_chosen() {
         change(lab.pid("gpu01", 10));
         assert_eq!(actions(&daemon.plan(&lab)), [""; 0], "{number}");
     }
-    // root of a container is whoever started it, and has a name there.
+    // root of a container is the user who started the container, and has a name there.
     let mut container = lab();
     let process = container.pid("gpu01", 10);
     (process.uid, process.container_id) = (Some(0), Some("3f4e".to_owned()));
