@@ -47,7 +47,7 @@ fn collection_rows(load: &Load, state: &Path, table: &mut Table) -> Result<()> {
     }
     let (ours, bare, ratio, of_reader) = (median(ours), median(bare), median(ratios), median(of_readers));
     let load = format!("{DEVICES} devices, {ENVIRONMENTS} environments, {PROCESSES} processes on all devices");
-    table.cost(&format!("CPU of one collection: {load}"), ours, Some(0.004));
+    table.cost(&format!("CPU of one collection with its reader: {load}"), ours, Some(0.004));
     table.cost("CPU of the same NVML calls and reads alone", bare, None);
     table.row(&[&"collection ÷ calls and reads alone", &format!("{ratio:.2}"), &"1.5", &verdict(ratio <= 1.5)]);
     let what = "collection with a reader ÷ without one";
