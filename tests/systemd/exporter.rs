@@ -6,8 +6,8 @@ use genv_tests::metrics::Scrape;
 use genv_tests::patience::until;
 
 use crate::{
-    DAC_READ_SEARCH, REFUSED, SYS_PTRACE, boot, is_confined, is_watched, opens_the_driver_alone, started,
-    stops_and_is_started_by_its_socket,
+    DAC_READ_SEARCH, REFUSED, SYS_PTRACE, boot, is_confined, is_watched, opens_the_driver_alone,
+    reads_by_a_confined_reader, started, stops_and_is_started_by_its_socket,
 };
 
 const UNIT: &str = "genv-exporter";
@@ -22,6 +22,7 @@ fn it_runs_as_its_user_with_two_capabilities_and_the_driver_alone() -> Result<()
     started(&machine, UNIT)?;
     machine.wait_for_status(UNIT, |status| status.starts_with("devices: 2, "))?;
     is_confined(&machine, UNIT, UNIT, SYS_PTRACE | DAC_READ_SEARCH)?;
+    reads_by_a_confined_reader(&machine, UNIT, SYS_PTRACE | DAC_READ_SEARCH)?;
     machine.judge(UNIT, MOST_EXPOSURE)?;
     let found = machine.open_among(UNIT, ">/dev/ttyS136")?;
     ensure!(found == REFUSED, "ttyS136: {found:?}");

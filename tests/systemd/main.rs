@@ -12,11 +12,15 @@ use std::path::Path;
 use anyhow::{Context as _, Result, ensure};
 
 use genv_tests::machine::{Machine, UNITS, put};
+use genv_tests::nvml_sim;
 use genv_tests::patience::until;
 use genv_tests::tools::build_folder;
 
 /// Of a device that a unit does not allow.
 const REFUSED: &str = "Operation not permitted";
+
+/// The simulated library, on a machine.
+const LIBRARY: &str = "usr/lib/libnvml_sim.so";
 
 /// Capabilities by their bits: capabilities(7).
 const DAC_READ_SEARCH: u64 = 1 << 2;
@@ -31,6 +35,7 @@ fn boot() -> Result<Machine> {
             let to = layer.join("usr/bin").join(program);
             put(&build_folder().join(program), &to)?;
         }
+        put(&nvml_sim::library(), &layer.join(LIBRARY))?;
         for (folder, to) in [("systemd", UNITS), ("sysusers.d", "usr/lib/sysusers.d")] {
             for file in fs::read_dir(packaging.join(folder))? {
                 let file = file?;
@@ -71,6 +76,22 @@ fn confined_uid(machine: &Machine, pid: u32, capabilities: u64) -> Result<String
     }
     ensure!(field("NoNewPrivs:")? == "1" && field("Seccomp:")? == "2", "{status}");
     Ok(uid.to_owned())
+}
+
+/// Whether a service reads the driver by a reader, which has its confinement, and ends with it.
+fn reads_by_a_confined_reader(machine: &Machine, unit: &str, capabilities: u64) -> Result<()> {
+    machine.configure(unit, "driver", &format!("[Service]\nEnvironment=GENV_NVML_LIBRARY=/{LIBRARY}\n"))?;
+    machine.run(&["systemctl", "restart", unit])?;
+    machine.wait_for_status(unit, |status| status.contains("devices: 2"))?;
+    let main = machine.main_pid(unit)?;
+    let readers = machine.run(&["sh", "-c", &format!("cat /proc/{main}/task/*/children")])?;
+    let reader: u32 =
+        readers.trim().parse().with_context(|| format!("one reader: {readers:?} {}", machine.log(unit)))?;
+    ensure!(confined_uid(machine, reader, capabilities)? == confined_uid(machine, main, capabilities)?);
+    machine.run(&["systemctl", "stop", unit])?;
+    until("the reader has ended", || Ok(machine.read(&format!("proc/{reader}/status")).is_err()))?;
+    machine.configure(unit, "driver", "")?;
+    machine.run(&["systemctl", "start", unit]).map(drop)
 }
 
 /// What its unit lets a daemon open, with the driver's devices and without a driver behind them.

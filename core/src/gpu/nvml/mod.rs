@@ -14,6 +14,7 @@ mod session;
 mod xid;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 pub use self::device::throttle_reasons;
 use self::error::Calls;
@@ -68,9 +69,9 @@ impl NvmlSource {
         sample
     }
 
-    /// Waits until XID errors are watched, for a time.
-    pub(super) fn wait_for_xids(&self) {
-        self.xids.wait_for_subscription();
+    /// Waits until XID errors are watched, at most for this time.
+    pub(super) fn wait_for_xids(&self, patience: Duration) {
+        self.xids.wait_for_subscription(patience);
     }
 
     /// The number of GPUs that the driver counted last, with those that were not read.

@@ -114,10 +114,10 @@ impl XidWatcher {
         }
     }
 
-    /// Waits for the end of a subscription that goes on, for a time. A reader waits, so that a call that ends the process here
-    /// is not taken for a call of the next sweep.
-    pub(super) fn wait_for_subscription(&self) {
-        let end = Instant::now() + 2 * LONGEST_CALL;
+    /// Waits for the end of a subscription that goes on, at most for this time. A reader waits, so that a call that ends the
+    /// process here, or does not return, is not taken for a call of the next sweep.
+    pub(super) fn wait_for_subscription(&self, patience: Duration) {
+        let end = Instant::now() + patience;
         while let Some(running) = self.running.as_ref().filter(|it| !it.thread.is_finished())
             && !lock(&running.unseen).is_subscribed
             && Instant::now() < end

@@ -210,25 +210,33 @@ impl ReaderSource {
         }
     }
 
-    /// Asks the reader of all GPUs.
+    /// Asks the reader of all GPUs. If it is late while another one tries GPUs, that one may hold up the driver, and is ended
+    /// first.
     fn ask(&mut self) -> Result<Result<Answer, Fault>, GpuError> {
         let which = Gpus::AllBut(self.held_off().map(|(gpu, _)| gpu).collect());
         let look = self.pace.look;
-        // The reader that tries GPUs may hold up the driver.
-        let patience = if self.trial.is_some() { LATE_OPENING } else { LATE };
         let reader = self.start()?;
         if let Err(error) = reader.ask(&which) {
             return Ok(Err(garbled(error.to_string())));
         }
         let (mut progress, mut looks) = (reader.progress(), 0);
         loop {
+            let Some(reader) = &mut self.reader else {
+                return Ok(Err(garbled("it is gone".to_owned())));
+            };
             match finished(reader, look) {
                 Some(outcome) => return Ok(outcome),
                 None if progress == reader.progress() => looks += 1,
                 None => (progress, looks) = (reader.progress(), 0),
             }
-            if is_late(reader, looks, patience) {
-                return Ok(Err(hang(reader)));
+            if is_late(reader, looks) {
+                let fault = hang(reader);
+                let Some(trial) = self.trial.take() else {
+                    return Ok(Err(fault));
+                };
+                let fault = hang(&trial.reader);
+                self.end_trial(trial, fault);
+                looks = 0;
             }
         }
     }
@@ -405,7 +413,8 @@ impl GpuSource for ReaderSource {
         self.replace_ended();
         loop {
             match self.ask()? {
-                Ok(answer) if self.renumber(answer.counted) => {}
+                // The answer to a driver that fails as a whole counts nothing.
+                Ok(answer) if answer.counted > 0 && self.renumber(answer.counted) => {}
                 Ok(answer) => return self.complete(answer),
                 Err(fault) => {
                     if let Some(error) = self.reader.take().and_then(|reader| self.fail(reader, fault)) {
@@ -452,11 +461,11 @@ fn hang(reader: &Reader) -> Fault {
 }
 
 /// Whether the call that goes on is late, after so many looks without progress.
-fn is_late(reader: &Reader, looks: u32, patience: u32) -> bool {
-    if looks < patience {
+fn is_late(reader: &Reader, looks: u32) -> bool {
+    if looks < LATE {
         return false;
     }
     let call = reader.call().name;
-    let patience = if call.is_empty() || call == INIT { LATE_OPENING } else { patience };
+    let patience = if call.is_empty() || call == INIT { LATE_OPENING } else { LATE };
     looks >= patience && (looks >= patience * RUNNING || !reader.runs())
 }

@@ -27,6 +27,10 @@ pub(super) const ARGUMENT: &str = "read-gpus-for-parent";
 /// The time in which a reader ends by itself after its parent has, unless a call hangs.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// The time in which a subscription to XID errors delays an answer: long enough for the parent to see that a call about a
+/// GPU is late, and shorter than its patience with a call without a GPU, which costs the XID errors alone.
+const SUBSCRIPTION: Duration = Duration::from_secs(7);
+
 /// The pause between two looks at the states of the threads.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -58,7 +62,7 @@ fn serve(library: Option<PathBuf>) -> io::Result<()> {
     while next_question(&mut parent, &mut question)? {
         let which: Gpus = postcard::from_bytes(&question).map_err(io::Error::other)?;
         let sample = source.sample_of(&which).map_err(|error| error.to_string());
-        source.wait_for_xids();
+        source.wait_for_xids(SUBSCRIPTION);
         let answer = Answer::new(sample, source.counted());
         // A parent that has ended needs no answer.
         if parent.write_all(&message::framed(&answer)?).is_err() {
