@@ -143,6 +143,11 @@ impl DirectTerminal {
         Ok(())
     }
 
+    /// Waits until the program has closed the terminal.
+    pub fn wait_until_closed(&mut self) {
+        while self.read().is_ok() {}
+    }
+
     /// Waits for more output.
     pub fn read(&mut self) -> Result<()> {
         let mut buffer = [0; 64 << 10];

@@ -29,8 +29,9 @@ use enforcer::run_enforcer;
 use outbox::{ClientGone, Outbox};
 use request_thread::RequestThread;
 
-/// How long the GPUs may take for a single snapshot.
-const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(4);
+/// How long the GPUs may take for a single snapshot: longer than until a call is late, so that one GPU whose call hangs hides
+/// no other, and shorter than the client waits for an answer.
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// How long genv-enforcer may take for one request.
 const ENFORCER_TIMEOUT: Duration = Duration::from_secs(30);

@@ -53,7 +53,7 @@ rules:
 ";
 
 pub(crate) fn table() -> Result<Table> {
-    let busy = Load::with(process, uses)?;
+    let busy = Load::with(PROCESSES, process, uses)?;
     let setup = Setup::new("version: 1\nhosts: []\n", RULES)?;
     busy.write_environments(&setup.genv_directory(), |number, pid| Environment {
         eid: format!("e{number}"),

@@ -8,10 +8,9 @@ use anyhow::{Result, ensure};
 use genv_core::model::{CollectorStatus, HostSnapshot, SNAPSHOT_VERSION, Snapshot};
 use genv_enforcer::config::{Config, KIND_WORDS};
 use genv_enforcer::plan::{History, Input, Outcome, Plan, plan};
-use rustix::time::ClockId;
 use serde_json::{Value, json};
 
-use crate::table::{Table, cpu_seconds, mebibytes, median};
+use crate::table::{Table, mebibytes, median, thread_cpu_seconds};
 
 const HOSTS: usize = 1000;
 const DEVICES: usize = 8;
@@ -48,11 +47,11 @@ pub(crate) fn table() -> Result<Table> {
             paused_until_seconds: None,
             now_seconds,
         };
-        let began = cpu_seconds(ClockId::ThreadCPUTime);
+        let began = thread_cpu_seconds();
         drop(plan(&input, &history));
-        let planned = cpu_seconds(ClockId::ThreadCPUTime);
+        let planned = thread_cpu_seconds();
         last = history.plan(&input);
-        let both = cpu_seconds(ClockId::ThreadCPUTime) - planned;
+        let both = thread_cpu_seconds() - planned;
         for step in &last.steps {
             history.settle(step, &Outcome::Would, now_seconds);
         }

@@ -13,6 +13,8 @@ pub(crate) const DEVICES: usize = 8;
 pub(crate) const ENVIRONMENTS: usize = 100;
 /// Processes of the load, each on all devices.
 pub(crate) const PROCESSES: usize = 200;
+/// Processes of a machine on which little goes on.
+pub(crate) const FEW_PROCESSES: usize = 10;
 
 /// A machine under load; it ends with the value.
 #[derive(Debug)]
@@ -24,7 +26,7 @@ pub(crate) struct Load {
 impl Load {
     /// Starts the processes. The utilization of one process in ten may change from cycle to cycle.
     pub(crate) fn start(one_in_ten_changes: bool) -> Result<Self> {
-        Self::with(sleep_in_environment, |process, device| {
+        Self::with(PROCESSES, sleep_in_environment, |process, device| {
             let utilization = if one_in_ten_changes && process.is_multiple_of(10) {
                 let phase = device * 400 + process * 10;
                 format!("{{wave: {{period: 3700ms, low: 0, high: 0.04, phase: {phase}ms}}}}")
@@ -35,9 +37,18 @@ impl Load {
         })
     }
 
+    /// Starts few processes, each on all devices.
+    pub(crate) fn few() -> Result<Self> {
+        Self::with(FEW_PROCESSES, sleep_in_environment, |_, _| "memory: 42mi, utilization: 0.004".to_owned())
+    }
+
     /// Starts a command for each process, and describes to the simulated driver how a process uses a device.
-    pub(crate) fn with(command: impl Fn(usize) -> Command, uses: impl Fn(usize, usize) -> String) -> Result<Self> {
-        let processes = (0..PROCESSES).map(|process| Sleeper::spawn(&mut command(process)));
+    pub(crate) fn with(
+        processes: usize,
+        command: impl Fn(usize) -> Command,
+        uses: impl Fn(usize, usize) -> String,
+    ) -> Result<Self> {
+        let processes = (0..processes).map(|process| Sleeper::spawn(&mut command(process)));
         let processes = processes.collect::<Result<Vec<_>>>()?;
         let mut scenario =
             format!("version: 1\nhosts:\n- devices: [{{count: {DEVICES}, memory: 80gi, fans: [0.5]}}]\n  processes:\n");

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
+mod against;
 mod budgets;
 mod cycle;
 mod enforcer;
@@ -27,6 +28,10 @@ fn main() -> Result<ExitCode> {
     if let ["--measure", library, task] = arguments[..] {
         let task: measured::Task = serde_json::from_str(task)?;
         writeln!(out, "{}", serde_json::to_string(&task.measure(library.as_ref())?)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let ["--against", checkout] = arguments[..] {
+        writeln!(out, "{}", against::table(checkout.as_ref())?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let tables: &[fn() -> Result<table::Table>] = match arguments[..] {

@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use genv_core::collect::{self, CollectOptions};
 use genv_simulator::{GpuSourceKind, SourceOptions};
 use genv_tests::nvml_sim::Simulation;
 use genv_tests::process::{children, resident_bytes};
-use rustix::time::ClockId;
+use nix::time::ClockId;
+use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use crate::floor::{Driver, Files};
-use crate::table::cpu_seconds;
 
 const INTERVAL: Duration = Duration::from_millis(100);
 const CYCLES: u32 = 50;
@@ -72,14 +72,12 @@ impl Task {
     }
 }
 
-/// CPU so far of all threads of this process and of its children, to the nanosecond.
-fn cpu_with_children() -> Result<f64> {
-    let mut seconds = cpu_seconds(ClockId::ProcessCPUTime);
-    for child in children(std::process::id()) {
-        for thread in std::fs::read_dir(format!("/proc/{child}/task"))? {
-            let schedstat = std::fs::read_to_string(thread?.path().join("schedstat"))?;
-            seconds += schedstat.split(' ').next().context("no time")?.parse::<f64>()? / 1e9;
-        }
+/// CPU so far of all threads of a process and of its children, to the nanosecond, with threads that have ended.
+pub(crate) fn cpu_with_children(process: u32) -> Result<f64> {
+    let mut seconds = 0.0;
+    for process in children(process).into_iter().chain([process]) {
+        let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(i32::try_from(process)?))?;
+        seconds += std::time::Duration::from(clock.now()?).as_secs_f64();
     }
     Ok(seconds)
 }
@@ -93,11 +91,12 @@ fn collection(library: &Path, state_directory: PathBuf, in_reader: bool) -> Resu
         ..SourceOptions::default()
     };
     let stream = collect::spawn(options.open()?, CollectOptions { interval: INTERVAL, ..CollectOptions::default() })?;
+    let own = std::process::id();
     // The first cycles open what later ones use.
     std::thread::sleep(INTERVAL * 5);
-    let (sequence, cpu) = (stream.latest().sequence, cpu_with_children()?);
+    let (sequence, cpu) = (stream.latest().sequence, cpu_with_children(own)?);
     std::thread::sleep(INTERVAL * CYCLES);
-    let cpu = cpu_with_children()? - cpu;
+    let cpu = cpu_with_children(own)? - cpu;
     let last = stream.latest();
     let cycles = last.sequence - sequence;
     ensure!(cycles + 2 >= u64::from(CYCLES), "only {cycles} of {CYCLES} cycles were done in time");
@@ -119,12 +118,12 @@ fn floor(library: &Path, state_directory: &Path, pids: Vec<u32>) -> Result<Outco
     let mut driver = Driver::open(library)?;
     let mut files = Files::of(pids, state_directory)?;
     let mut buffer = Vec::new();
-    let began = Instant::now();
+    let (own, began) = (std::process::id(), Instant::now());
     let mut listed = 0;
     let mut cpu = 0.0;
     for cycle in 0..CYCLES + 5 {
         if cycle == 5 {
-            cpu = cpu_seconds(ClockId::ProcessCPUTime);
+            cpu = cpu_with_children(own)?;
         }
         listed = driver.sweep()?;
         let bytes = files.read(cycle, &mut buffer)?;
@@ -133,7 +132,7 @@ fn floor(library: &Path, state_directory: &Path, pids: Vec<u32>) -> Result<Outco
         std::thread::sleep(next.saturating_sub(began.elapsed()));
     }
     Ok(Outcome {
-        cpu_seconds: (cpu_seconds(ClockId::ProcessCPUTime) - cpu) / f64::from(CYCLES),
+        cpu_seconds: (cpu_with_children(own)? - cpu) / f64::from(CYCLES),
         processes: listed,
         ..Outcome::default()
     })

@@ -53,20 +53,21 @@ pub(crate) fn scrapes(port: u16, time: Duration) -> Result<Scrapes> {
     Ok(Scrapes { median: at(0.5), percentile_99: at(0.99), per_second: done as f64 / time.as_secs_f64(), bytes })
 }
 
-struct Client {
+/// A connection that is kept.
+pub(crate) struct Client {
     stream: TcpStream,
     buffer: Vec<u8>,
 }
 
 impl Client {
-    fn new(port: u16) -> Result<Self> {
+    pub(crate) fn new(port: u16) -> Result<Self> {
         let stream = http::connect(port)?;
         stream.set_nodelay(true)?;
         Ok(Self { stream, buffer: vec![0; 1 << 20] })
     }
 
     /// Fetches once; size of the body.
-    fn fetch(&mut self) -> Result<usize> {
+    pub(crate) fn fetch(&mut self) -> Result<usize> {
         self.stream.write_all(REQUEST)?;
         let mut length = 0;
         let body = loop {

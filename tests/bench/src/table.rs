@@ -54,8 +54,8 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// CPU so far by a clock: of this thread, or of all threads of this process.
-pub(crate) fn cpu_seconds(clock: ClockId) -> f64 {
-    let time = clock_gettime(clock);
+/// CPU so far of this thread.
+pub(crate) fn thread_cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 use genv_tests::enforcer::{Enforcer, Setup, ends, is_alive, sleeper_of};
 use genv_tests::nvml_sim::used_by;
-use genv_tests::patience;
+use genv_tests::patience::{self, until};
 use genv_tests::process::copy_program;
 use genv_tests::root::{FIRST_UID, require_root};
 use genv_tests::shell::{Account, Shell};
@@ -70,9 +70,12 @@ fn a_job_without_a_terminal_waits_until_its_user_has_read_the_warning() -> Resul
     ensure!(read.contains("this text is warning 1 of 1") && !read.contains("not delivered"), "{read}");
     ends(process.pid())?;
     enforcer.setup().rewrite_scenario(&used_by(&[]))?;
-    enforcer.wait_for_status("it is over", |status| status["violations"].as_array().is_some_and(Vec::is_empty))?;
-    let read = why(&enforcer, NOHUP)?;
-    ensure!(read.contains("breaks no rule"), "{read}");
+    let mut read = String::new();
+    // On a busy machine a late answer of the driver may show the process for some cycles more.
+    until("it is over", || {
+        read = why(&enforcer, NOHUP)?;
+        Ok(read.contains("breaks no rule"))
+    })?;
     let ended = format!("process {}", process.pid());
     ensure!(read.contains("SIGTERM was sent at") && read.contains(&ended), "{read}");
     ensure!(!why(&enforcer, NOHUP + 1)?.contains(&ended));

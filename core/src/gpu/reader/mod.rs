@@ -14,7 +14,9 @@
 //! [`current_call`]: super::current_call
 
 mod fault;
+mod held_off;
 mod message;
+mod pause;
 mod process;
 mod serve;
 mod threads;
@@ -26,8 +28,11 @@ use std::time::{Duration, Instant};
 
 pub use self::fault::restarts;
 use self::fault::{Fault, Reason};
+use self::held_off::{Failing, Trial};
 use self::message::Answer;
-use self::process::{Ending, Look, Reader};
+pub use self::pause::Pace;
+use self::pause::Pause;
+use self::process::{Look, Process, Reader};
 pub use self::serve::run_if_asked;
 use super::current_call::CurrentCall;
 use super::nvml::INIT;
@@ -49,27 +54,6 @@ const RUNNING: u32 = 5;
 /// The most readers that have not ended yet while another one is started.
 const MOST_ENDING: usize = 2;
 
-/// The times of a [`ReaderSource`].
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pace {
-    /// The pause between two looks at a reader that has not answered.
-    pub look: Duration,
-    /// The pause after the first failure, before a GPU is tried again, or the driver as a whole.
-    pub shortest_pause: Duration,
-    /// The longest pause: each further failure doubles it.
-    pub longest_pause: Duration,
-}
-
-impl Default for Pace {
-    fn default() -> Self {
-        Self {
-            look: Duration::from_millis(250),
-            shortest_pause: Duration::from_secs(1),
-            longest_pause: Duration::from_secs(60),
-        }
-    }
-}
-
 /// The GPUs of this machine by NVML, read by processes of this program.
 ///
 /// The program has to call [`run_if_asked`] first. Readers end after the source is dropped, or after this process ends.
@@ -83,7 +67,7 @@ pub struct ReaderSource {
     failed: Option<(String, Pause)>,
     /// The reader that tries GPUs that are held off.
     trial: Option<Trial>,
-    ending: Vec<Ending>,
+    ending: Vec<Process>,
     /// The GPUs that are held off, and those that were until a short time ago.
     failing: BTreeMap<u32, Failing>,
     /// XID errors that readers saw, and that no sample has had.
@@ -94,49 +78,6 @@ pub struct ReaderSource {
     /// The number of sessions of earlier readers, and of all.
     sessions_before: u64,
     session: u64,
-}
-
-struct Failing {
-    error: String,
-    pause: Pause,
-    /// Whether it answers again. It is remembered for a time, so that the pause of a GPU that fails again is longer.
-    is_back: bool,
-}
-
-struct Trial {
-    gpus: Vec<u32>,
-    reader: Reader,
-    began: Instant,
-}
-
-/// A pause that a further failure doubles.
-#[derive(Clone, Copy)]
-struct Pause {
-    length: Duration,
-    until: Instant,
-}
-
-impl Pause {
-    fn first(pace: &Pace) -> Self {
-        Self { length: pace.shortest_pause, until: Instant::now() + pace.shortest_pause }
-    }
-
-    /// The pause after a further failure.
-    fn next(self, pace: &Pace) -> Self {
-        if self.is_forgotten(pace) {
-            return Self::first(pace);
-        }
-        let length = (self.length * 2).min(pace.longest_pause);
-        Self { length, until: Instant::now() + length }
-    }
-
-    fn is_over(&self) -> bool {
-        Instant::now() >= self.until
-    }
-
-    fn is_forgotten(&self, pace: &Pace) -> bool {
-        self.until.elapsed() > pace.longest_pause
-    }
 }
 
 impl ReaderSource {
@@ -164,16 +105,12 @@ impl ReaderSource {
         }
     }
 
-    /// The GPUs that are held off.
-    fn held_off(&self) -> impl Iterator<Item = (u32, &Failing)> {
-        self.failing.iter().filter(|(_, held)| !held.is_back).map(|(gpu, held)| (*gpu, held))
-    }
-
     /// Has a reader of all GPUs, unless none may be started now.
     fn start(&mut self) -> Result<&mut Reader, GpuError> {
         if self.reader.is_none() {
-            if let Some((error, pause)) = self.failed.as_ref().filter(|(_, pause)| !pause.is_over()) {
-                let seconds = pause.until.saturating_duration_since(Instant::now()).as_secs() + 1;
+            let now = Instant::now();
+            if let Some((error, pause)) = self.failed.as_ref().filter(|(_, pause)| !pause.is_over(now)) {
+                let seconds = pause.until.saturating_duration_since(now).as_secs() + 1;
                 return Err(GpuError::Reader(format!("{error}; the driver is asked again in {seconds} s")));
             }
             self.wait_for_room()?;
@@ -268,7 +205,7 @@ impl ReaderSource {
         }
         self.sessions_before = self.session + 1;
         tracing::warn!(error, "the process that reads the GPUs is replaced");
-        let pause = self.failed.as_ref().map_or_else(|| Pause::first(&self.pace), |(_, it)| it.next(&self.pace));
+        let pause = Pause::after(self.failed.as_ref().map(|(_, pause)| pause), &self.pace, Instant::now());
         self.failed = Some((error.clone(), pause));
         Some(GpuError::Reader(error))
     }
@@ -278,72 +215,12 @@ impl ReaderSource {
         let Some(mut reader) = self.reader.take_if(|reader| reader.has_ended()) else {
             return;
         };
-        let is_first = self.failed.as_ref().is_none_or(|(_, pause)| pause.is_forgotten(&self.pace));
+        let is_first = self.failed.as_ref().is_none_or(|(_, pause)| pause.is_forgotten(&self.pace, Instant::now()));
         if let Some(Err(fault)) = finished(&mut reader, Duration::ZERO)
             && self.fail(reader, fault).is_some()
             && let Some((_, pause)) = self.failed.as_mut().filter(|_| is_first)
         {
             pause.until = Instant::now();
-        }
-    }
-
-    /// Holds the GPU off after this failure.
-    fn hold_off(&mut self, gpu: u32, error: String) {
-        let before = self.failing.get(&gpu);
-        let pause = before.map_or_else(|| Pause::first(&self.pace), |held| held.pause.next(&self.pace));
-        self.failing.insert(gpu, Failing { error, pause, is_back: false });
-    }
-
-    /// Looks at the GPUs that are held off: takes the outcome of their trial, and begins another one.
-    fn try_held_off(&mut self) {
-        let pace = self.pace;
-        self.failing.retain(|_, held| !held.is_back || !held.pause.is_forgotten(&pace));
-        if let Some(mut trial) = self.trial.take() {
-            let outcome = finished(&mut trial.reader, Duration::ZERO);
-            let patience = pace.look * LATE_OPENING * if trial.reader.runs() { RUNNING } else { 1 };
-            match outcome {
-                None if trial.began.elapsed() <= patience => self.trial = Some(trial),
-                None => {
-                    let fault = hang(&trial.reader);
-                    self.end_trial(trial, fault);
-                }
-                Some(Err(fault)) => self.end_trial(trial, fault),
-                Some(Ok(answer)) => {
-                    match answer.into_sample() {
-                        Ok(mut sample) => {
-                            self.xid_events.append(&mut sample.xid_events);
-                            for (_, held) in self.failing.iter_mut().filter(|(gpu, _)| trial.gpus.contains(gpu)) {
-                                held.is_back = true;
-                            }
-                            tracing::info!(gpus = ?trial.gpus, "GPUs that were held off answer again");
-                        }
-                        // Of the driver as a whole.
-                        Err(error) => trial.gpus.iter().for_each(|gpu| self.hold_off(*gpu, error.clone())),
-                    }
-                    self.ending.push(trial.reader.leave(None));
-                }
-            }
-        }
-        self.ending.retain_mut(|reader| !reader.has_ended());
-        // A GPU whose reader has not ended is not tried by another one.
-        let waits = |gpu: u32| self.ending.iter().any(|reader| reader.gpu == Some(gpu));
-        let due = self.held_off().filter(|(gpu, held)| held.pause.is_over() && !waits(*gpu));
-        let gpus: Vec<u32> = due.map(|(gpu, _)| gpu).collect();
-        if self.trial.is_none() && self.ending.len() < MOST_ENDING && !gpus.is_empty() {
-            // A reader that cannot be started is missed by the next sample.
-            if let Ok(mut reader) = self.start_reader() {
-                let _ = reader.ask(&Gpus::Only(gpus.clone()));
-                self.trial = Some(Trial { gpus, reader, began: Instant::now() });
-            }
-        }
-    }
-
-    /// Holds off longer what has failed again: the GPU of the call, or all that were tried if it was about none.
-    fn end_trial(&mut self, trial: Trial, mut fault: Fault) {
-        self.end(trial.reader, &mut fault);
-        tracing::debug!(gpus = ?trial.gpus, "GPUs stay held off: {fault}");
-        for gpu in fault.call.gpu.map_or(trial.gpus, |gpu| vec![gpu]) {
-            self.hold_off(gpu, fault.to_string());
         }
     }
 
@@ -430,7 +307,7 @@ impl Drop for ReaderSource {
     fn drop(&mut self) {
         let trial = self.trial.take().map(|trial| trial.reader);
         self.ending.extend(self.reader.take().into_iter().chain(trial).map(|reader| reader.leave(None)));
-        self.ending.drain(..).for_each(Ending::wait);
+        self.ending.drain(..).for_each(Process::wait);
     }
 }
 

@@ -20,7 +20,7 @@ use crate::gpu::{Gpus, XidEvent};
 
 /// A reader. It ends after it is dropped; [`Reader::leave`] gives what is to be waited for.
 pub(super) struct Reader {
-    child: Child,
+    process: Process,
     socket: UnixStream,
     notes: Notes,
     /// What has come of an answer, with its length.
@@ -41,8 +41,8 @@ pub(super) enum Look {
     Garbled(String),
 }
 
-/// A reader that is to end.
-pub(super) struct Ending {
+/// The process of a reader.
+pub(super) struct Process {
     child: Child,
     /// The GPU of the call that it is to end for.
     pub(super) gpu: Option<u32>,
@@ -67,11 +67,7 @@ impl Reader {
             // An interrupt from the terminal is for the parent, which then ends it.
             .process_group(0)
             .spawn()?;
-        Ok(Self { child, socket, notes, received: Vec::new(), events: 0 })
-    }
-
-    fn pid(&self) -> Pid {
-        Pid::from_child(&self.child)
+        Ok(Self { process: Process { child, gpu: None }, socket, notes, received: Vec::new(), events: 0 })
     }
 
     /// Asks for a sample. A reader that has ended is noticed by the next look.
@@ -147,7 +143,7 @@ impl Reader {
 
     /// Whether it computes, or waits for a CPU: it may be slow, and does not wait for the driver.
     pub(super) fn runs(&self) -> bool {
-        threads::first_runs(self.pid())
+        threads::first_runs(Pid::from_child(&self.process.child))
     }
 
     /// The call of the sample that goes on.
@@ -163,19 +159,20 @@ impl Reader {
     }
 
     /// Lets it end: it does so when its socket is closed, unless a call hangs.
-    pub(super) fn leave(self, gpu: Option<u32>) -> Ending {
-        Ending { child: self.child, gpu }
+    pub(super) fn leave(mut self, gpu: Option<u32>) -> Process {
+        self.process.gpu = gpu;
+        self.process
     }
 
     /// Whether it has ended.
     pub(super) fn has_ended(&mut self) -> bool {
-        !matches!(self.child.try_wait(), Ok(None))
+        self.process.has_ended()
     }
 
     /// How it ended, waiting for at most a second: the socket closes a little earlier.
     pub(super) fn status(&mut self) -> Option<ExitStatus> {
         for _ in 0..100 {
-            if let Ok(Some(status)) = self.child.try_wait() {
+            if let Ok(Some(status)) = self.process.child.try_wait() {
                 return Some(status);
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -184,7 +181,7 @@ impl Reader {
     }
 }
 
-impl Ending {
+impl Process {
     /// Whether it has ended.
     pub(super) fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
