@@ -4,10 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Result;
 use genv_core::gpu::reader::{Pace, ReaderSource};
-use genv_tests::exporter::{Exporter, Setup};
-use genv_tests::nvml_sim::{self, Simulation};
+use genv_tests::nvml_sim;
 use genv_tests::process::program;
 
 pub(super) const SCENARIO: &str = r#"
@@ -120,11 +118,12 @@ impl FaultyDriver {
         ReaderSource::with(exporter, Some(self.library.clone()), pace)
     }
 
-    pub(super) fn exporter(&self, simulation: &Simulation) -> Result<Exporter> {
-        Setup::with_driver(simulation)?
-            .env("GENV_NVML_LIBRARY", &self.library)
-            .env("GENV_TEST_REAL_NVML", nvml_sim::library())
-            .env("GENV_TEST_FAULT", &self.fault)
-            .start()
+    /// The variables of a program that reads GPUs by this driver.
+    pub(super) fn variables(&self) -> [(&'static str, PathBuf); 3] {
+        [
+            ("GENV_NVML_LIBRARY", self.library.clone()),
+            ("GENV_TEST_REAL_NVML", nvml_sim::library()),
+            ("GENV_TEST_FAULT", self.fault.clone()),
+        ]
     }
 }

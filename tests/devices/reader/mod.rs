@@ -3,20 +3,19 @@
 //! Most tests run in a process of their own, since readers inherit its variables, and restarts are counted by process.
 
 mod faulty_driver;
+mod parents;
 mod watched;
 
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context as _, Result, ensure};
-use faulty_driver::{DEVICES, FaultyDriver, OF_EACH_SAMPLE, ONCE, SCENARIO, WHOLE, all_calls, gpu_of};
-use genv_core::gpu::reader::{Pace, restarts};
+use anyhow::{Context as _, Result};
+use faulty_driver::{OF_EACH_SAMPLE, ONCE, SCENARIO, WHOLE, all_calls, gpu_of};
+use genv_core::gpu::reader::{Pace, ReaderSource, restarts};
 use genv_core::gpu::{GpuSample, GpuSource as _};
 use genv_tests::enforcer::ends;
 use genv_tests::footprint::Footprint;
-use genv_tests::metrics::Scrape;
-use genv_tests::nvml_sim::Simulation;
 use genv_tests::patience::until;
-use genv_tests::process::{children, signal};
+use genv_tests::process::{children, signal, write_script};
 use rustix::process::Signal;
 use watched::{Watched, is_named};
 
@@ -129,16 +128,19 @@ fn a_reader_in_state_d_is_left_to_end_by_itself_and_none_is_started_beside_two()
         assert_eq!(readers().len(), 2);
         assert!(first.iter().all(|pid| readers().contains(pid)), "{first:?}, then {:?}", readers());
 
-        // The first fault ends with its file: it is replaced by one that all readers meet.
-        watched.driver.fails_as_a_whole("nvmlDeviceGetCount_v2", "stuck");
+        // The call holds a lock that all calls need.
+        watched.until_healthy(WHOLE).unwrap();
+        watched.until_one_reader().unwrap();
+        watched.driver.fails(TEMPERATURE, WHOLE, "lock");
         let mut error = String::new();
         until("none is started", || {
             error = watched.source.sample().err().map(|error| error.to_string()).unwrap_or_default();
             Ok(error.contains("do not end"))
         })
         .unwrap();
-        assert!(error.contains("nvmlDeviceGetCount_v2"), "{error}");
+        assert!(error.contains("the driver hangs") && error.contains(TEMPERATURE), "{error}");
         let left = readers();
+        assert_eq!(left.len(), 2);
         for _ in 0..3 {
             assert!(watched.source.sample().is_err());
             assert_eq!(readers(), left);
@@ -182,19 +184,34 @@ fn a_reader_that_is_killed_from_outside_costs_no_gpu_and_no_sample() {
     });
 }
 
-/// Readers end within a call, so many times.
-fn crash(watched: &mut Watched, times: usize) -> Result<()> {
-    let total = || restarts().iter().map(|(_, number)| number).sum::<u64>();
-    for (_, kind) in (0..times).zip(["crash", "abort", "exit"].into_iter().cycle()) {
-        let before = total();
+#[test]
+fn an_answer_that_cannot_be_read_fails_its_sample_and_is_counted() {
+    alone(SCENARIO, |stage| {
+        let program = stage.0.with_file_name("answers-garbage");
+        // The standard input is the socket.
+        write_script(&program, "#!/bin/sh\nprintf '\\377\\377\\377\\377' >&0\nexec cat >/dev/null\n").unwrap();
+        let error = ReaderSource::with(program, None, PACE).sample().unwrap_err().to_string();
+        assert!(error.contains("cannot be understood"), "{error}");
+        assert_eq!(restarts(), [("answer", 1), ("exit", 0), ("hang", 0), ("signal", 0)]);
+    });
+}
+
+/// Readers fail within a call, so many times; each fiftieth hangs.
+fn fail(watched: &mut Watched, times: usize) -> Result<()> {
+    let kinds = [("crash", "signal"), ("abort", "signal"), ("exit", "exit")];
+    for (number, ordinary) in (1..=times).zip(kinds.into_iter().cycle()) {
+        let (kind, reason) = if number % 50 == 0 { ("hang", "hang") } else { ordinary };
+        let counted =
+            || restarts().into_iter().filter(|(name, _)| *name == reason).map(|(_, number)| number).sum::<u64>();
+        let before = counted();
         watched.fails(TEMPERATURE, kind);
-        watched.until(WHOLE, "another reader has ended", |_| total() > before)?;
+        watched.until(WHOLE, "another reader has failed", |_| counted() > before)?;
     }
     watched.until_healthy(WHOLE)
 }
 
 #[test]
-fn a_thousand_crashes_leave_nothing_behind() {
+fn a_thousand_faults_leave_nothing_behind() {
     alone(SCENARIO, |stage| {
         let pause = Duration::from_millis(1);
         let mut watched = Watched::new(stage, Pace { shortest_pause: pause, longest_pause: pause, ..PACE }).unwrap();
@@ -203,71 +220,13 @@ fn a_thousand_crashes_leave_nothing_behind() {
             let held = Footprint::of(own).unwrap();
             (held.anonymous_bytes, [held.descriptors, held.threads, children(own).len()])
         };
-        // One reader works, and none is tried beside it.
-        let rests = |watched: &mut Watched| {
-            until("one reader is left", || {
-                watched.sample()?;
-                Ok(children(std::process::id()).len() == 1)
-            })
-        };
-        crash(&mut watched, 10).unwrap();
-        rests(&mut watched).unwrap();
+        fail(&mut watched, 10).unwrap();
+        watched.until_one_reader().unwrap();
         let (bytes_before, before) = held();
-        crash(&mut watched, 1_000).unwrap();
-        rests(&mut watched).unwrap();
+        fail(&mut watched, 1_000).unwrap();
+        watched.until_one_reader().unwrap();
         let (bytes, after) = held();
         assert_eq!(after, before, "descriptors, threads and children");
         assert!(bytes < bytes_before + (2 << 20), "it grew from {bytes_before} to {bytes} bytes");
     });
-}
-
-/// Whether all devices but GPU 2 work, and whether GPU 2 works.
-fn works(scrape: &Scrape) -> (bool, bool) {
-    let up = |is_wanted: fn(&str) -> bool| {
-        let devices = scrape.all("genv_device_up", &[]).into_iter().filter(|(labels, _)| is_wanted(&labels["index"]));
-        devices.map(|(_, up)| up).collect::<Vec<_>>()
-    };
-    (up(|index| index != "2") == [1.0; DEVICES - 1], up(|index| index == "2") == [1.0])
-}
-
-#[test]
-fn a_reader_ends_with_its_exporter_also_within_a_call() -> Result<()> {
-    let simulation = Simulation::new(SCENARIO);
-    let driver = FaultyDriver::beside(&simulation.scenario());
-    for (end, hangs) in [(Signal::KILL, false), (Signal::KILL, true), (Signal::TERM, false), (Signal::TERM, true)] {
-        driver.works();
-        let exporter = driver.exporter(&simulation)?;
-        exporter.wait_for("GPUs", |scrape| works(scrape) == (true, true))?;
-        if hangs {
-            driver.fails(TEMPERATURE, WHOLE, "hang");
-        }
-        let mut readers = Vec::new();
-        until("there is a reader", || {
-            readers = children(exporter.pid());
-            let name = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            Ok(readers.iter().any(|pid| !hangs || name(pid).trim() == "hangs"))
-        })?;
-        signal(exporter.pid(), end)?;
-        for reader in readers {
-            ends(reader).with_context(|| format!("{end:?}, hangs: {hangs}"))?;
-        }
-    }
-    Ok(())
-}
-
-#[test]
-fn an_exporter_shows_the_other_gpus_when_a_call_ends_its_reader() -> Result<()> {
-    let simulation = Simulation::new(SCENARIO);
-    let driver = FaultyDriver::beside(&simulation.scenario());
-    let exporter = driver.exporter(&simulation)?;
-    exporter.wait_for("GPUs", |scrape| works(scrape) == (true, true))?;
-    driver.fails(TEMPERATURE, WHOLE, "crash");
-    let scrape = exporter.wait_for("a lost GPU", |scrape| works(scrape) == (true, false))?;
-    ensure!(scrape.value("genv_reader_restarts_total", &[("reason", "signal")])? >= 1.0);
-    for _ in 0..3 {
-        ensure!(works(&exporter.next_collection("gpu")?) == (true, false), "{}", exporter.log());
-    }
-    driver.works();
-    exporter.wait_for("all GPUs", |scrape| works(scrape) == (true, true))?;
-    Ok(())
 }

@@ -5,6 +5,7 @@ use genv_core::gpu::reader::{Pace, ReaderSource};
 use genv_core::gpu::{GpuSample, GpuSource as _};
 use genv_core::model::{DeviceIndex, Withheld};
 use genv_tests::patience::until;
+use genv_tests::process::children;
 
 use crate::nvml_source::stage::Stage;
 use crate::nvml_source::values::without_energy;
@@ -66,6 +67,14 @@ impl Watched {
         self.driver.works();
         let devices = self.healthy.devices.clone();
         self.until(gpu, "all GPUs are as before", |sample| sample.devices == devices && sample.withheld.is_empty())
+    }
+
+    /// Samples until one reader works, and none is tried beside it.
+    pub(super) fn until_one_reader(&mut self) -> Result<()> {
+        until("one reader is left", || {
+            self.sample()?;
+            Ok(children(std::process::id()).len() == 1)
+        })
     }
 
     /// One by one, these calls go wrong in this way: their GPU is lost, and is back when they work.

@@ -1,0 +1,179 @@
+//! The programs that read GPUs by a reader: exporter, enforcer and `genv remote-serve`.
+
+use std::io::Write as _;
+use std::process::Stdio;
+use std::time::SystemTime;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use genv_core::model::DeviceIndex;
+use genv_remote::protocol::Reply;
+use genv_tests::enforcer::{self, ends, ends_outsiders, is_alive, sleeper};
+use genv_tests::exporter::{self, Exporter};
+use genv_tests::metrics::Scrape;
+use genv_tests::nvml_sim::{Simulation, on_device_0};
+use genv_tests::patience::{Lines, until};
+use genv_tests::process::{Running, children, program, signal};
+use genv_tests::state;
+use rustix::process::Signal;
+
+use crate::reader::TEMPERATURE;
+use crate::reader::faulty_driver::{DEVICES, FaultyDriver, SCENARIO, WHOLE};
+
+fn exporter(driver: &FaultyDriver, simulation: &Simulation) -> Result<Exporter> {
+    let setup = exporter::Setup::with_driver(simulation)?;
+    let setup = driver.variables().into_iter().fold(setup, |setup, (name, value)| setup.env(name, value));
+    let exporter = setup.start()?;
+    exporter.wait_for("GPUs", |scrape| works(scrape) == (true, true))?;
+    Ok(exporter)
+}
+
+/// Whether all devices but GPU 2 work, and whether GPU 2 works.
+fn works(scrape: &Scrape) -> (bool, bool) {
+    let up = |is_wanted: fn(&str) -> bool| {
+        let devices = scrape.all("genv_device_up", &[]).into_iter().filter(|(labels, _)| is_wanted(&labels["index"]));
+        devices.map(|(_, up)| up).collect::<Vec<_>>()
+    };
+    (up(|index| index != "2") == [1.0; DEVICES - 1], up(|index| index == "2") == [1.0])
+}
+
+/// The number of lines of a log that have all these words.
+fn lines(log: &str, words: &[&str]) -> usize {
+    log.lines().filter(|line| words.iter().all(|word| line.contains(word))).count()
+}
+
+#[test]
+fn a_reader_ends_with_its_exporter_also_within_a_call() -> Result<()> {
+    let simulation = Simulation::new(SCENARIO);
+    let driver = FaultyDriver::beside(&simulation.scenario());
+    for (end, hangs) in [(Signal::KILL, false), (Signal::KILL, true), (Signal::TERM, false), (Signal::TERM, true)] {
+        driver.works();
+        let exporter = exporter(&driver, &simulation)?;
+        if hangs {
+            driver.fails(TEMPERATURE, WHOLE, "hang");
+        }
+        let mut readers = Vec::new();
+        until("there is a reader", || {
+            readers = children(exporter.pid());
+            let name = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            Ok(readers.iter().any(|pid| !hangs || name(pid).trim() == "hangs"))
+        })?;
+        signal(exporter.pid(), end)?;
+        for reader in readers {
+            ends(reader).with_context(|| format!("{end:?}, hangs: {hangs}"))?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn an_exporter_shows_the_other_gpus_when_a_call_ends_its_reader() -> Result<()> {
+    let simulation = Simulation::new(SCENARIO);
+    let driver = FaultyDriver::beside(&simulation.scenario());
+    let exporter = exporter(&driver, &simulation)?;
+    driver.fails(TEMPERATURE, WHOLE, "crash");
+    let scrape = exporter.wait_for("a lost GPU", |scrape| works(scrape) == (true, false))?;
+    ensure!(scrape.value("genv_reader_restarts_total", &[("reason", "signal")])? >= 1.0);
+    for _ in 0..3 {
+        ensure!(works(&exporter.next_collection("gpu")?) == (true, false), "{}", exporter.log());
+    }
+    driver.works();
+    exporter.wait_for("all GPUs", |scrape| works(scrape) == (true, true))?;
+    let log = exporter.log();
+    assert_eq!(lines(&log, &["the GPU is held off", "gpu=2", TEMPERATURE, "SIGSEGV"]), 1, "{log}");
+    assert_eq!(lines(&log, &["answer again", "gpus=[2]"]), 1, "{log}");
+    Ok(())
+}
+
+#[test]
+fn a_new_reader_neither_repeats_nor_forgets_xid_errors_and_another_driver_is_logged() -> Result<()> {
+    let simulation = Simulation::new(SCENARIO);
+    let driver = FaultyDriver::beside(&simulation.scenario());
+    let exporter = exporter(&driver, &simulation)?;
+    let errors = |scrape: &Scrape| {
+        let all = scrape.all("genv_device_xid_errors_total", &[("xid", "79")]);
+        all.iter().map(|(_, errors)| errors).sum::<f64>()
+    };
+    // A reader knows the version from its beginning.
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_millis();
+    let xid = format!("power: 412.5\n        xid: [{{xid: 79, at: {}ms}}]", now + 2000);
+    simulation.rewrite(&SCENARIO.replace("power: 412.5", &xid).replace("550.163.01", "550.163.02"));
+    exporter.wait_for("the XID error of three GPUs", |scrape| errors(scrape) == 3.0)?;
+    for reader in children(exporter.pid()) {
+        signal(reader, Signal::KILL)?;
+    }
+    let restarted = [("reason", "signal")];
+    exporter.wait_for("another reader", |scrape| {
+        scrape.value("genv_reader_restarts_total", &restarted).is_ok_and(|it| it == 1.0)
+    })?;
+    for _ in 0..3 {
+        let scrape = exporter.next_collection("gpu")?;
+        ensure!(works(&scrape) == (true, true) && errors(&scrape) == 3.0, "{}", exporter.log());
+    }
+    let log = exporter.log();
+    assert_eq!(lines(&log, &["XID error ", "xid=79", "times=1"]), 3, "{log}");
+    assert_eq!(lines(&log, &["another driver was loaded", "550.163.01", "550.163.02"]), 1, "{log}");
+    Ok(())
+}
+
+#[test]
+fn an_enforcer_judges_the_other_gpus_when_a_call_ends_its_reader_and_that_gpu_when_it_answers() -> Result<()> {
+    let (on_first, hidden) = (sleeper(&[])?, sleeper(&[])?);
+    let scenario = |pids: &[u32]| {
+        format!(
+            "version: 1\nhosts:\n- devices: [{{count: 3, memory: 24gi}}]\n  processes:\n\
+             \x20 - {{pid: {}, devices: [{{index: {WHOLE}, memory: 1gi}}]}}\n{}",
+            hidden.pid(),
+            pids.iter().map(|pid| format!("  - {}\n", on_device_0(&[*pid]))).collect::<String>()
+        )
+    };
+    let config = ends_outsiders("enforce", "for: 0s, warn: []");
+    let setup = enforcer::Setup::new(&scenario(&[on_first.pid()]), &config)?.flag("--gpu.source=nvml");
+    state::write(&setup.genv_directory(), 3, &[])?;
+    let driver = FaultyDriver::beside(&setup.folder().join("scenario.yaml"));
+    driver.fails(TEMPERATURE, WHOLE, "crash");
+    let setup =
+        driver.variables().into_iter().fold(setup, |setup, (name, value)| setup.env(name, &value.to_string_lossy()));
+    let enforcer = setup.start()?;
+    ends(on_first.pid()).with_context(|| enforcer.log())?;
+    enforcer.setup().rewrite_scenario(&scenario(&[]))?;
+    enforcer.wait_for_cycles(5)?;
+    ensure!(is_alive(hidden.pid()), "{}", enforcer.log());
+    driver.works();
+    ends(hidden.pid()).with_context(|| enforcer.log())
+}
+
+#[test]
+fn remote_serve_sends_the_other_gpus_when_a_call_ends_its_reader() -> Result<()> {
+    let simulation = Simulation::new(SCENARIO);
+    let driver = FaultyDriver::beside(&simulation.scenario());
+    let mut command = simulation.command(&program("genv")?);
+    command
+        .args(["remote-serve", "--gpu.source=nvml"])
+        .envs(driver.variables())
+        .env("GENV_TMPDIR", simulation.scenario().with_file_name("state"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut serving = Running::spawn(&mut command)?;
+    let mut input = serving.stdin.take().context("no stdin")?;
+    writeln!(input, r#"{{"request": "follow", "interval_seconds": 0.1}}"#)?;
+    let output = Lines::of(serving.stdout.take().context("no stdout")?);
+    // The greeting.
+    output.next_line()?;
+    for is_up in [true, false, true] {
+        if is_up {
+            driver.works();
+        } else {
+            driver.fails(TEMPERATURE, WHOLE, "crash");
+        }
+        until(&format!("GPU 2 works: {is_up}, and the others work"), || {
+            let Reply::Snapshot { snapshot } = serde_json::from_str(&output.next_line()?)? else {
+                bail!("no snapshot");
+            };
+            let (whole, others): (Vec<_>, Vec<_>) =
+                snapshot.devices.iter().partition(|it| it.index == DeviceIndex::gpu(WHOLE));
+            let others_are_up = others.len() == DEVICES - 1 && others.iter().all(|it| it.up);
+            Ok(others_are_up && whole.iter().map(|it| it.up).eq([is_up]))
+        })?;
+    }
+    Ok(())
+}
