@@ -139,7 +139,7 @@ fn collections(exporter: &Exporter) -> Result<Vec<f64>> {
 
 /// The collections of an exporter while something is done, and its CPU with that of its reader.
 fn watched(exporter: &Exporter, act: impl FnOnce()) -> Result<(f64, f64)> {
-    let collections = || exporter.scrape()?.value(COLLECTIONS, &[]);
+    let collections = || exporter.scrape()?.value(COLLECTIONS, &[("collector", "gpu")]);
     let (before, cpu) = (collections()?, cpu_with_children(exporter.pid())?);
     act();
     let cpu = cpu_with_children(exporter.pid())? - cpu;

@@ -77,7 +77,7 @@ pub(crate) fn cpu_with_children(process: u32) -> Result<f64> {
     let mut seconds = 0.0;
     for process in children(process).into_iter().chain([process]) {
         let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(i32::try_from(process)?))?;
-        seconds += std::time::Duration::from(clock.now()?).as_secs_f64();
+        seconds += Duration::from(clock.now()?).as_secs_f64();
     }
     Ok(seconds)
 }

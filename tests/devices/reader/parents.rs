@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::SystemTime;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use genv_core::model::DeviceIndex;
+use genv_core::model::{Device, DeviceIndex};
 use genv_remote::protocol::Reply;
 use genv_tests::enforcer::{self, ends, ends_outsiders, is_alive, sleeper};
 use genv_tests::exporter::{self, Exporter};
@@ -142,10 +142,8 @@ fn an_enforcer_judges_the_other_gpus_when_a_call_ends_its_reader_and_that_gpu_wh
     ends(hidden.pid()).with_context(|| enforcer.log())
 }
 
-#[test]
-fn remote_serve_sends_the_other_gpus_when_a_call_ends_its_reader() -> Result<()> {
-    let simulation = Simulation::new(SCENARIO);
-    let driver = FaultyDriver::beside(&simulation.scenario());
+/// What `genv remote-serve` replies to a request, after its greeting.
+fn serve(driver: &FaultyDriver, simulation: &Simulation, request: &str) -> Result<(Running, Lines)> {
     let mut command = simulation.command(&program("genv")?);
     command
         .args(["remote-serve", "--gpu.source=nvml"])
@@ -154,26 +152,40 @@ fn remote_serve_sends_the_other_gpus_when_a_call_ends_its_reader() -> Result<()>
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
     let mut serving = Running::spawn(&mut command)?;
-    let mut input = serving.stdin.take().context("no stdin")?;
-    writeln!(input, r#"{{"request": "follow", "interval_seconds": 0.1}}"#)?;
-    let output = Lines::of(serving.stdout.take().context("no stdout")?);
-    // The greeting.
-    output.next_line()?;
-    for is_up in [true, false, true] {
-        if is_up {
-            driver.works();
-        } else {
-            driver.fails(TEMPERATURE, WHOLE, "crash");
-        }
-        until(&format!("GPU 2 works: {is_up}, and the others work"), || {
-            let Reply::Snapshot { snapshot } = serde_json::from_str(&output.next_line()?)? else {
-                bail!("no snapshot");
-            };
-            let (whole, others): (Vec<_>, Vec<_>) =
-                snapshot.devices.iter().partition(|it| it.index == DeviceIndex::gpu(WHOLE));
-            let others_are_up = others.len() == DEVICES - 1 && others.iter().all(|it| it.up);
-            Ok(others_are_up && whole.iter().map(|it| it.up).eq([is_up]))
-        })?;
-    }
+    writeln!(serving.stdin.as_ref().context("no stdin")?, "{request}")?;
+    let replies = Lines::of(serving.stdout.take().context("no stdout")?);
+    replies.next_line()?;
+    Ok((serving, replies))
+}
+
+/// As [`works`], of the next reply.
+fn works_there(replies: &Lines) -> Result<(bool, bool)> {
+    let Reply::Snapshot { snapshot } = serde_json::from_str(&replies.next_line()?)? else {
+        bail!("no snapshot");
+    };
+    let (whole, others): (Vec<_>, Vec<_>) = snapshot.devices.iter().partition(|it| it.index == DeviceIndex::gpu(WHOLE));
+    let up = |devices: &[&Device], number: usize| devices.len() == number && devices.iter().all(|it| it.up);
+    Ok((up(&others, DEVICES - 1), up(&whole, 1)))
+}
+
+#[test]
+fn remote_serve_sends_the_other_gpus_when_a_call_ends_its_reader() -> Result<()> {
+    let simulation = Simulation::new(SCENARIO);
+    let driver = FaultyDriver::beside(&simulation.scenario());
+    let (_serving, replies) = serve(&driver, &simulation, r#"{"request": "follow", "interval_seconds": 0.1}"#)?;
+    until("all GPUs work", || Ok(works_there(&replies)? == (true, true)))?;
+    driver.fails(TEMPERATURE, WHOLE, "crash");
+    until("one GPU is lost", || Ok(works_there(&replies)? == (true, false)))?;
+    driver.works();
+    until("all GPUs work again", || Ok(works_there(&replies)? == (true, true)))
+}
+
+#[test]
+fn remote_serve_sends_the_other_gpus_in_a_single_snapshot_while_a_call_hangs() -> Result<()> {
+    let simulation = Simulation::new(SCENARIO);
+    let driver = FaultyDriver::beside(&simulation.scenario());
+    driver.fails(TEMPERATURE, WHOLE, "hang");
+    let (_serving, replies) = serve(&driver, &simulation, r#"{"request": "once"}"#)?;
+    ensure!(works_there(&replies)? == (true, false));
     Ok(())
 }

@@ -21,7 +21,7 @@ mod process;
 mod serve;
 mod threads;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -134,13 +134,13 @@ impl ReaderSource {
             }
             if Instant::now() >= end {
                 let pids: Vec<String> = self.ending.iter().map(|reader| reader.pid().to_string()).collect();
-                let errors =
-                    self.held_off().map(|(_, held)| &held.error).chain(self.failed.iter().map(|(error, _)| error));
-                let errors: BTreeSet<&str> = errors.map(String::as_str).collect();
+                let of_gpus = self.held_off().map(|(gpu, held)| format!("GPU {gpu}: {}", held.error));
+                let of_all = self.failed.iter().filter(|(_, pause)| !pause.is_forgotten(&self.pace, end));
+                let errors: Vec<String> = of_gpus.chain(of_all.map(|(error, _)| error.clone())).collect();
                 return Err(GpuError::Reader(format!(
                     "the driver hangs: the processes {} that read GPUs do not end, and no other is started ({})",
                     pids.join(" and "),
-                    Vec::from_iter(errors).join(", ")
+                    errors.join(", ")
                 )));
             }
             thread::sleep(self.pace.look / 25);
@@ -191,8 +191,8 @@ impl ReaderSource {
         }
     }
 
-    /// Replaces the reader of all GPUs after this failure. Returns the error of the sample, unless the failure is that of a
-    /// GPU, which is held off.
+    /// Replaces the reader of all GPUs after this failure. Returns the error of the sample, unless another reader can be asked
+    /// at once: where the failure is that of a GPU, which is held off, or the first one of the driver as a whole.
     fn fail(&mut self, reader: Reader, mut fault: Fault) -> Option<GpuError> {
         self.end(reader, &mut fault);
         let error = fault.to_string();
@@ -205,22 +205,26 @@ impl ReaderSource {
         }
         self.sessions_before = self.session + 1;
         tracing::warn!(error, "the process that reads the GPUs is replaced");
-        let pause = Pause::after(self.failed.as_ref().map(|(_, pause)| pause), &self.pace, Instant::now());
+        let now = Instant::now();
+        let before = self.failed.as_ref().map(|(_, pause)| pause);
+        let is_first = before.is_none_or(|pause| pause.is_forgotten(&self.pace, now));
+        let mut pause = Pause::after(before, &self.pace, now);
+        // A hang has taken its time already.
+        let is_tried_again = is_first && fault.reason != Reason::Hang;
+        if is_tried_again {
+            pause.until = now;
+        }
         self.failed = Some((error.clone(), pause));
-        Some(GpuError::Reader(error))
+        (!is_tried_again).then_some(GpuError::Reader(error))
     }
 
-    /// Replaces a reader that ended after its last answer. This costs no sample, unless another failure was a short time ago.
+    /// Replaces a reader that ended after its last answer.
     fn replace_ended(&mut self) {
-        let Some(mut reader) = self.reader.take_if(|reader| reader.has_ended()) else {
-            return;
-        };
-        let is_first = self.failed.as_ref().is_none_or(|(_, pause)| pause.is_forgotten(&self.pace, Instant::now()));
-        if let Some(Err(fault)) = finished(&mut reader, Duration::ZERO)
-            && self.fail(reader, fault).is_some()
-            && let Some((_, pause)) = self.failed.as_mut().filter(|_| is_first)
+        if let Some(mut reader) = self.reader.take_if(|reader| reader.has_ended())
+            && let Some(Err(fault)) = finished(&mut reader, Duration::ZERO)
         {
-            pause.until = Instant::now();
+            // An error is that of the sample, too: no reader is started during the pause.
+            self.fail(reader, fault);
         }
     }
 
