@@ -30,8 +30,19 @@ fn main() -> Result<ExitCode> {
         writeln!(out, "{}", serde_json::to_string(&task.measure(library.as_ref())?)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    if let ["--against", checkout] = arguments[..] {
-        writeln!(out, "{}", against::table(checkout.as_ref())?)?;
+    if let ["--against", checkout, tables @ ..] = &arguments[..] {
+        let (one_machine, remote) = match tables {
+            [] => (true, true),
+            ["budgets"] => (true, false),
+            ["remote"] => (false, true),
+            _ => bail!("unknown tables {tables:?}: give none, 'budgets' or 'remote'"),
+        };
+        if one_machine {
+            writeln!(out, "{}", against::table(checkout.as_ref())?)?;
+        }
+        if remote {
+            writeln!(out, "{}", against::remote_table(checkout.as_ref())?)?;
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let tables: &[fn() -> Result<table::Table>] = match arguments[..] {

@@ -1,15 +1,17 @@
 //! The cost of reading hosts over SSH: here, and on each host. All hosts are this machine, by the real sshd.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use genv_tests::exporter::{Exporter, Setup};
 use genv_tests::http;
-use genv_tests::process::{resident_bytes, tree_cpu_seconds};
+use genv_tests::process::{program, resident_bytes, tree_cpu_seconds};
 use genv_tests::shell;
 use genv_tests::ssh::{SshClient, SshServer};
+use tempfile::TempDir;
 
 use crate::load::Load;
 use crate::table::{Table, mebibytes, milliseconds, verdict};
@@ -28,22 +30,11 @@ const THERE_BUDGET_SECONDS: f64 = 3e-3;
 /// How long hosts may take until all of them are there.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Measures hosts of which one process in ten changes in each cycle.
 pub(crate) fn table() -> Result<Table> {
-    let sizes = match std::env::var("GENV_BENCH_HOSTS") {
-        Ok(hosts) => vec![hosts.parse()?],
-        Err(_) => SIZES.to_vec(),
+    let sizes = match number_asked_for()? {
+        Some(hosts) => vec![hosts],
+        None => SIZES.to_vec(),
     };
-    let load = Load::start(true)?;
-    let folder = tempfile::tempdir()?;
-    let state = folder.path().join("state");
-    load.write_state(&state)?;
-    let mut session = Command::new("genv");
-    session
-        .env("PATH", format!("{}:/usr/bin:/bin", shell::installation()?.join("bin").display()))
-        .env("GENV_NVML_LIBRARY", load.simulation.library())
-        .env("GENV_SCENARIO", load.simulation.scenario())
-        .env("GENV_TMPDIR", &state);
     let mut table = Table::new(&[
         "hosts",
         "interval",
@@ -54,69 +45,123 @@ pub(crate) fn table() -> Result<Table> {
         "budget",
         "holds",
         "all up after",
+        "CPU to connect one",
         "resident memory",
         "/metrics",
         "of it gzip",
     ]);
     for hosts in sizes {
-        row(&mut table, &session, hosts)?;
+        let fleet = Fleet::start(hosts)?;
+        let measured = fleet.measure(&program("genv-exporter")?)?;
+        table.row(&[
+            &hosts,
+            &format!("{} s", fleet.interval.as_secs()),
+            &milliseconds(measured.here_seconds),
+            &milliseconds(HERE_BUDGET_SECONDS),
+            &verdict(measured.here_seconds <= HERE_BUDGET_SECONDS),
+            &milliseconds(measured.there_seconds),
+            &milliseconds(THERE_BUDGET_SECONDS),
+            &verdict(measured.there_seconds <= THERE_BUDGET_SECONDS),
+            &format!("{:.1} s", measured.until_up.as_secs_f64()),
+            &milliseconds(measured.connecting_seconds),
+            &mebibytes(measured.resident_bytes),
+            &mebibytes(measured.page_bytes as u64),
+            &mebibytes(measured.gzip_bytes as u64),
+        ]);
     }
     Ok(table)
 }
 
-fn row(table: &mut Table, session: &Command, hosts: usize) -> Result<()> {
-    // As many as come at once.
-    let server = SshServer::start(session, &[format!("MaxStartups {}", hosts.max(200)).as_str()])?;
-    let names: Vec<String> = (0..hosts).map(|number| format!("gpu{number:04}")).collect();
-    let known: Vec<_> = names.iter().map(|name| (name.as_str(), &server)).collect();
-    let client = SshClient::new(&known)?;
-    let interval = Duration::from_secs(match hosts {
-        0..=32 => 1,
-        33..=256 => 5,
-        _ => 10,
-    });
-    let began = Instant::now();
-    let exporter = exporter(&client, &names, interval)?;
-    wait_until_up(&exporter, hosts)?;
-    let until_up = began.elapsed();
-    // The allocations of the start are no longer needed.
-    watch(&exporter, interval, 2)?;
-
-    let cycles = (WATCHED.as_secs_f64() / interval.as_secs_f64()).ceil() as u32;
-    let (here, there) = (tree_cpu_seconds(exporter.pid())?, tree_cpu_seconds(server.pid())?);
-    let gzip = watch(&exporter, interval, cycles)?;
-    let each = f64::from(cycles) * hosts as f64;
-    let here = (tree_cpu_seconds(exporter.pid())? - here) / each;
-    let there = (tree_cpu_seconds(server.pid())? - there) / each;
-    let resident = resident_bytes(exporter.pid())?;
-    let metrics = wait_until_up(&exporter, hosts)?;
-    table.row(&[
-        &hosts,
-        &format!("{} s", interval.as_secs()),
-        &milliseconds(here),
-        &milliseconds(HERE_BUDGET_SECONDS),
-        &verdict(here <= HERE_BUDGET_SECONDS),
-        &milliseconds(there),
-        &milliseconds(THERE_BUDGET_SECONDS),
-        &verdict(there <= THERE_BUDGET_SECONDS),
-        &format!("{:.1} s", until_up.as_secs_f64()),
-        &mebibytes(resident),
-        &mebibytes(metrics as u64),
-        &mebibytes(gzip as u64),
-    ]);
-    Ok(())
+/// `GENV_BENCH_HOSTS`.
+pub(crate) fn number_asked_for() -> Result<Option<usize>> {
+    Ok(std::env::var("GENV_BENCH_HOSTS").ok().map(|hosts| hosts.parse()).transpose()?)
 }
 
-fn exporter(client: &SshClient, hosts: &[String], interval: Duration) -> Result<Exporter> {
-    let setup = Setup::new()?;
-    let list = setup.folder().join("hosts");
-    fs::write(&list, hosts.join("\n"))?;
-    let path = std::env::var("PATH")?;
-    setup
-        .env("PATH", format!("{}:{path}", client.bin().display()))
-        .flag(&format!("--interval={}ms", interval.as_millis()))
-        .flag(&format!("--hostfile={}", list.display()))
-        .start()
+/// Hosts, of which one process in ten changes in each cycle.
+pub(crate) struct Fleet {
+    server: SshServer,
+    client: SshClient,
+    names: Vec<String>,
+    pub(crate) interval: Duration,
+    _folder: TempDir,
+    _load: Load,
+}
+
+/// What an exporter of a fleet costs.
+pub(crate) struct Measured {
+    /// CPU of a cycle of one host, here and there.
+    pub(crate) here_seconds: f64,
+    there_seconds: f64,
+    pub(crate) until_up: Duration,
+    /// CPU of the start, with the first cycles, per host.
+    pub(crate) connecting_seconds: f64,
+    pub(crate) resident_bytes: u64,
+    page_bytes: usize,
+    gzip_bytes: usize,
+}
+
+impl Fleet {
+    pub(crate) fn start(hosts: usize) -> Result<Self> {
+        let load = Load::start(true)?;
+        let folder = tempfile::tempdir()?;
+        let state = folder.path().join("state");
+        load.write_state(&state)?;
+        let mut session = Command::new("genv");
+        session
+            .env("PATH", format!("{}:/usr/bin:/bin", shell::installation()?.join("bin").display()))
+            .env("GENV_NVML_LIBRARY", load.simulation.library())
+            .env("GENV_SCENARIO", load.simulation.scenario())
+            .env("GENV_TMPDIR", &state);
+        // As many as come at once.
+        let server = SshServer::start(&session, &[format!("MaxStartups {}", hosts.max(200)).as_str()])?;
+        let names: Vec<String> = (0..hosts).map(|number| format!("gpu{number:04}")).collect();
+        let known: Vec<_> = names.iter().map(|name| (name.as_str(), &server)).collect();
+        let client = SshClient::new(&known)?;
+        let interval = Duration::from_secs(match hosts {
+            0..=32 => 1,
+            33..=256 => 5,
+            _ => 10,
+        });
+        Ok(Self { server, client, names, interval, _folder: folder, _load: load })
+    }
+
+    /// Measures this program.
+    pub(crate) fn measure(&self, exporter: &Path) -> Result<Measured> {
+        let hosts = self.names.len();
+        let began = Instant::now();
+        let exporter = self.exporter(exporter)?;
+        wait_until_up(&exporter, hosts)?;
+        let until_up = began.elapsed();
+        let connecting = tree_cpu_seconds(exporter.pid())?;
+        // The allocations of the start are no longer needed.
+        watch(&exporter, self.interval, 2)?;
+
+        let cycles = (WATCHED.as_secs_f64() / self.interval.as_secs_f64()).ceil() as u32;
+        let (here, there) = (tree_cpu_seconds(exporter.pid())?, tree_cpu_seconds(self.server.pid())?);
+        let gzip_bytes = watch(&exporter, self.interval, cycles)?;
+        let each = f64::from(cycles) * hosts as f64;
+        Ok(Measured {
+            here_seconds: (tree_cpu_seconds(exporter.pid())? - here) / each,
+            there_seconds: (tree_cpu_seconds(self.server.pid())? - there) / each,
+            until_up,
+            connecting_seconds: connecting / hosts as f64,
+            resident_bytes: resident_bytes(exporter.pid())?,
+            page_bytes: wait_until_up(&exporter, hosts)?,
+            gzip_bytes,
+        })
+    }
+
+    fn exporter(&self, program: &Path) -> Result<Exporter> {
+        let setup = Setup::new()?.program(program);
+        let list = setup.folder().join("hosts");
+        fs::write(&list, self.names.join("\n"))?;
+        let path = std::env::var("PATH")?;
+        setup
+            .env("PATH", format!("{}:{path}", self.client.bin().display()))
+            .flag(&format!("--interval={}ms", self.interval.as_millis()))
+            .flag(&format!("--hostfile={}", list.display()))
+            .start()
+    }
 }
 
 /// Waits until all hosts are up; size of the page that says so.

@@ -208,12 +208,9 @@ impl ReaderSource {
         let now = Instant::now();
         let before = self.failed.as_ref().map(|(_, pause)| pause);
         let is_first = before.is_none_or(|pause| pause.is_forgotten(&self.pace, now));
-        let mut pause = Pause::after(before, &self.pace, now);
         // A hang has taken its time already.
         let is_tried_again = is_first && fault.reason != Reason::Hang;
-        if is_tried_again {
-            pause.until = now;
-        }
+        let pause = if is_tried_again { Pause::none(now) } else { Pause::after(before, &self.pace, now) };
         self.failed = Some((error.clone(), pause));
         (!is_tried_again).then_some(GpuError::Reader(error))
     }

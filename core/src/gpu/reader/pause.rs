@@ -31,10 +31,17 @@ pub(super) struct Pause {
 }
 
 impl Pause {
+    /// No pause, after a failure now.
+    pub(super) const fn none(now: Instant) -> Self {
+        Self { length: Duration::ZERO, until: now }
+    }
+
     /// The pause after a failure now: twice the one before, unless that is forgotten.
     pub(super) fn after(before: Option<&Self>, pace: &Pace, now: Instant) -> Self {
         let length = match before {
-            Some(before) if !before.is_forgotten(pace, now) => (before.length * 2).min(pace.longest_pause),
+            Some(before) if !before.is_forgotten(pace, now) => {
+                (before.length * 2).clamp(pace.shortest_pause, pace.longest_pause)
+            }
             _ => pace.shortest_pause,
         };
         Self { length, until: now + length }
@@ -57,7 +64,8 @@ mod tests {
     #[test]
     fn a_pause_doubles_from_a_second_to_a_minute_and_is_forgotten_a_minute_after_its_end() {
         let pace = Pace::default();
-        let (mut now, mut pause) = (Instant::now(), None);
+        let mut now = Instant::now();
+        let mut pause = Some(Pause::none(now));
         let mut lengths = Vec::new();
         for _ in 0..8 {
             let next = Pause::after(pause.as_ref(), &pace, now);
