@@ -29,8 +29,8 @@ use enforcer::run_enforcer;
 use outbox::{ClientGone, Outbox};
 use request_thread::RequestThread;
 
-/// How long the GPUs may take for a single snapshot: longer than until a call is late, so that one GPU whose call hangs hides
-/// no other, and shorter than the client waits for an answer.
+/// How long the GPUs may take for a single snapshot: longer than until a call about a GPU is late, so that another reader can
+/// read the other GPUs if the driver opens quickly.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// How long genv-enforcer may take for one request.

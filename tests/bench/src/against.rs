@@ -7,12 +7,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use genv_tests::exporter::{Exporter, Setup};
-use genv_tests::process::{children, private_bytes, resident_bytes};
 use genv_tests::terminal::DirectTerminal;
 use genv_tests::tools::build_folder;
 
-use crate::load::{DEVICES, ENVIRONMENTS, FEW_PROCESSES, Load, PROCESSES};
-use crate::measured::{Task, cpu_with_children};
+use crate::load::{DEVICES, FEW_PROCESSES, LOAD, Load};
+use crate::measured::{INTERVAL, Task, beyond_library, cpu_with_children};
 use crate::remote::{self, Fleet};
 use crate::scrape::Client;
 use crate::table::{Table, mebibytes, median, milliseconds};
@@ -24,8 +23,9 @@ const STARTS: usize = 21;
 const REMOTE_HOSTS: usize = 32;
 const REMOTE_ROUNDS: usize = 3;
 
-/// The time of one measurement at an interval of 100 ms, and of one at a second.
+/// The time of one measurement at an interval of 100 ms.
 const WATCHED: Duration = Duration::from_secs(5);
+/// The same at an interval of a second.
 const WATCHED_SLOWLY: Duration = Duration::from_secs(15);
 
 const COLLECTIONS: &str = "genv_exporter_collection_duration_seconds_count";
@@ -61,15 +61,25 @@ impl Comparison {
         shown: [fn(f64) -> String; N],
         measure: impl Fn(&Build) -> Result<[f64; N]>,
     ) -> Result<()> {
-        let rounds = (0..rounds).map(|_| Ok([measure(&self.there)?, measure(&self.here)?]));
-        let rounds = rounds.collect::<Result<Vec<_>>>()?;
+        let mut measured = Vec::new();
+        for round in 0..rounds {
+            // Each build is the first one as often as the other.
+            measured.push(match round % 2 {
+                0 => [measure(&self.there)?, measure(&self.here)?],
+                _ => {
+                    let here = measure(&self.here)?;
+                    [measure(&self.there)?, here]
+                }
+            });
+        }
         for (at, what) in whats.iter().enumerate() {
-            let [before, now] = [0, 1].map(|build| median(rounds.iter().map(|it| it[build][at]).collect()));
-            let mut ratios: Vec<f64> = rounds.iter().map(|[before, now]| now[at] / before[at]).collect();
-            ratios.sort_by(f64::total_cmp);
-            let ratio = format!("{:.2}", ratios[ratios.len() / 2]);
-            let spread = format!("{:.2} to {:.2}", ratios[0], ratios[ratios.len() - 1]);
-            self.table.row(&[what, &shown[at](before), &shown[at](now), &ratio, &spread]);
+            let [there, here] = [0, 1].map(|build| measured.iter().map(|of| of[build][at]).collect::<Vec<_>>());
+            let ratios = there.iter().zip(&here).map(|(there, here)| here / there).collect::<Vec<_>>();
+            let lowest = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+            let highest = ratios.iter().copied().fold(0.0, f64::max);
+            let (ratio, spread) = (format!("{:.2}", median(ratios)), format!("{lowest:.2} to {highest:.2}"));
+            let [there, here] = [there, here].map(|values| shown[at](median(values)));
+            self.table.row(&[what, &there, &here, &ratio, &spread]);
         }
         Ok(())
     }
@@ -85,7 +95,7 @@ pub(crate) fn remote_table(other: &Path) -> Result<Table> {
         [
             &format!("CPU per host and cycle, {hosts} hosts"),
             "time until all are up",
-            "CPU to connect one",
+            "CPU until all are up, per host",
             "resident memory",
         ],
         [milliseconds, milliseconds, milliseconds, mebibytes_of],
@@ -94,7 +104,7 @@ pub(crate) fn remote_table(other: &Path) -> Result<Table> {
             Ok([
                 measured.here_seconds,
                 measured.until_up.as_secs_f64(),
-                measured.connecting_seconds,
+                measured.starting_seconds,
                 measured.resident_bytes as f64,
             ])
         },
@@ -112,11 +122,10 @@ pub(crate) fn table(other: &Path) -> Result<Table> {
     let few = Load::few()?;
     let library = Task::Library.run(&load.simulation)?.bytes;
 
-    let busy = format!("{DEVICES} devices, {ENVIRONMENTS} environments, {PROCESSES} processes on all devices");
     let calm = format!("{DEVICES} devices, {FEW_PROCESSES} processes");
     comparison.rows(
         ROUNDS,
-        [&format!("CPU of one collection, not scraped: {busy}"), "the same, scraped once, gzip"],
+        [&format!("CPU of one collection, not scraped: {LOAD}"), "the same, scraped once for each, gzip"],
         [milliseconds; 2],
         |build| collections(&build.busy(&load, &state)?),
     )?;
@@ -129,17 +138,11 @@ pub(crate) fn table(other: &Path) -> Result<Table> {
         let (_, cpu) = watched(&exporter, || sleep(WATCHED_SLOWLY))?;
         Ok([cpu / WATCHED_SLOWLY.as_secs_f64()])
     })?;
-    let what = format!("resident memory, with the reader, beyond one copy of the library: {busy}");
+    let what = format!("resident memory, with the reader, beyond one copy of the library: {LOAD}");
     comparison.rows(ROUNDS, [&what], [mebibytes_of], |build| {
-        let exporter = build.busy(&load, &state)?;
-        let mut beyond = resident_bytes(exporter.pid())?;
-        let readers = children(exporter.pid());
-        for reader in &readers {
-            beyond += private_bytes(*reader)?;
-        }
-        Ok([beyond.saturating_sub(library * readers.len().max(1) as u64) as f64])
+        Ok([beyond_library(build.busy(&load, &state)?.pid(), library)? as f64])
     })?;
-    let what = format!("`genv devices` on a terminal, wall time: {busy}");
+    let what = format!("`genv devices` on a terminal, wall time: {LOAD}");
     comparison.rows(STARTS, [&what], [milliseconds], |build| {
         let mut genv = Command::new(build.program("genv"));
         genv.arg("devices")
@@ -168,10 +171,7 @@ impl Build {
     /// An exporter that has seen the whole load.
     fn busy(&self, load: &Load, state: &Path) -> Result<Exporter> {
         let exporter = self.exporter(load)?.env("GENV_TMPDIR", state).start()?;
-        exporter.wait_for("the load", |scrape| {
-            scrape.value("genv_environments", &[]).ok() == Some(ENVIRONMENTS as f64)
-                && scrape.value("genv_processes", &[("state", "environment")]).ok() == Some(PROCESSES as f64)
-        })?;
+        load.wait_until_seen_by(&exporter)?;
         sleep(Duration::from_secs(1));
         Ok(exporter)
     }
@@ -184,9 +184,12 @@ fn collections(exporter: &Exporter) -> Result<[f64; 2]> {
     let mut scraped = Ok(0);
     let (with_scrapes, cpu) = watched(exporter, || {
         let began = Instant::now();
-        while began.elapsed() < WATCHED && scraped.is_ok() {
+        for scrape in 1.. {
             scraped = client.fetch();
-            sleep(Duration::from_millis(100));
+            if began.elapsed() >= WATCHED || scraped.is_err() {
+                break;
+            }
+            sleep((INTERVAL * scrape).saturating_sub(began.elapsed()));
         }
     })?;
     scraped?;

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use genv_tests::exporter::{Exporter, Setup};
-use genv_tests::process::{children, has_started_a_process_besides, private_bytes, resident_bytes};
+use genv_tests::process::{children, has_started_a_process_besides};
 
-use crate::load::{DEVICES, ENVIRONMENTS, Load, PROCESSES};
-use crate::measured::Task;
+use crate::load::{DEVICES, ENVIRONMENTS, LOAD, Load, PROCESSES};
+use crate::measured::{Task, beyond_library};
 use crate::scrape::scrapes;
 use crate::table::{Table, mebibytes, median, verdict};
 
@@ -46,8 +46,7 @@ fn collection_rows(load: &Load, state: &Path, table: &mut Table) -> Result<()> {
         of_readers.push(collection.cpu_seconds / in_process.cpu_seconds);
     }
     let (ours, bare, ratio, of_reader) = (median(ours), median(bare), median(ratios), median(of_readers));
-    let load = format!("{DEVICES} devices, {ENVIRONMENTS} environments, {PROCESSES} processes on all devices");
-    table.cost(&format!("CPU of one collection with its reader: {load}"), ours, Some(0.004));
+    table.cost(&format!("CPU of one collection with its reader: {LOAD}"), ours, Some(0.004));
     table.cost("CPU of the same NVML calls and reads alone", bare, None);
     table.row(&[&"collection ÷ calls and reads alone", &format!("{ratio:.2}"), &"1.5", &verdict(ratio <= 1.5)]);
     let what = "collection with a reader ÷ without one";
@@ -56,10 +55,7 @@ fn collection_rows(load: &Load, state: &Path, table: &mut Table) -> Result<()> {
 }
 
 fn exporter_rows(load: &Load, exporter: &Exporter, table: &mut Table) -> Result<()> {
-    exporter.wait_for("the load", |scrape| {
-        scrape.value("genv_environments", &[]).ok() == Some(ENVIRONMENTS as f64)
-            && scrape.value("genv_processes", &[("state", "environment")]).ok() == Some(PROCESSES as f64)
-    })?;
+    load.wait_until_seen_by(exporter)?;
     let scraped = scrapes(exporter.port(), Duration::from_secs(5))?;
     let (median, p99) = (scraped.median.as_secs_f64(), scraped.percentile_99.as_secs_f64());
     let size = format!("scrape of that, gzip ({} bytes), kept connection", scraped.bytes);
@@ -75,11 +71,7 @@ fn exporter_rows(load: &Load, exporter: &Exporter, table: &mut Table) -> Result<
 
     let library = Task::Library.run(&load.simulation)?.bytes;
     let readers = children(exporter.pid());
-    let mut beyond = resident_bytes(exporter.pid())?;
-    for reader in &readers {
-        // Its program is that of the exporter, and counted already.
-        beyond += private_bytes(*reader)?.saturating_sub(library);
-    }
+    let beyond = beyond_library(exporter.pid(), library)?;
     table.row(&[
         &format!("resident memory under that load, with the reader, beyond the library's {}", mebibytes(library)),
         &mebibytes(beyond),

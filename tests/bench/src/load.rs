@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::Result;
+use genv_tests::exporter::Exporter;
 use genv_tests::nvml_sim::Simulation;
 use genv_tests::process::Sleeper;
 use genv_tests::state::{self, Environment};
@@ -15,6 +16,9 @@ pub(crate) const ENVIRONMENTS: usize = 100;
 pub(crate) const PROCESSES: usize = 200;
 /// Processes of a machine on which little goes on.
 pub(crate) const FEW_PROCESSES: usize = 10;
+
+/// The load in words.
+pub(crate) const LOAD: &str = "8 devices, 100 environments, 200 processes on all devices";
 
 /// A machine under load; it ends with the value.
 #[derive(Debug)]
@@ -75,6 +79,15 @@ impl Load {
     pub(crate) fn write_environments(&self, folder: &Path, of: impl Fn(usize, u32) -> Environment) -> Result<()> {
         let environments = (0..ENVIRONMENTS).map(|number| of(number, self.processes[number].pid()));
         state::write(folder, DEVICES, &environments.collect::<Vec<_>>())
+    }
+
+    /// Waits until the exporter shows all environments and processes.
+    pub(crate) fn wait_until_seen_by(&self, exporter: &Exporter) -> Result<()> {
+        exporter.wait_for("the load", |scrape| {
+            scrape.value("genv_environments", &[]).ok() == Some(ENVIRONMENTS as f64)
+                && scrape.value("genv_processes", &[("state", "environment")]).ok() == Some(self.processes.len() as f64)
+        })?;
+        Ok(())
     }
 
     pub(crate) fn pids(&self) -> Vec<u32> {

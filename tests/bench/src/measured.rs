@@ -9,14 +9,15 @@ use anyhow::{Context as _, Result, ensure};
 use genv_core::collect::{self, CollectOptions};
 use genv_simulator::{GpuSourceKind, SourceOptions};
 use genv_tests::nvml_sim::Simulation;
-use genv_tests::process::{children, resident_bytes};
+use genv_tests::process::{children, private_bytes, resident_bytes};
 use nix::time::ClockId;
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use crate::floor::{Driver, Files};
 
-const INTERVAL: Duration = Duration::from_millis(100);
+/// Between two collections.
+pub(crate) const INTERVAL: Duration = Duration::from_millis(100);
 const CYCLES: u32 = 50;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -80,6 +81,17 @@ pub(crate) fn cpu_with_children(process: u32) -> Result<f64> {
         seconds += Duration::from(clock.now()?).as_secs_f64();
     }
     Ok(seconds)
+}
+
+/// Resident memory of an exporter and its reader beyond the library: what the reader shares with the exporter counts once, and
+/// so does the library of an exporter that calls it itself.
+pub(crate) fn beyond_library(exporter: u32, library_bytes: u64) -> Result<u64> {
+    let readers = children(exporter);
+    let mut bytes = resident_bytes(exporter)?;
+    for reader in &readers {
+        bytes += private_bytes(*reader)?;
+    }
+    Ok(bytes.saturating_sub(library_bytes * readers.len().max(1) as u64))
 }
 
 fn collection(library: &Path, state_directory: PathBuf, in_reader: bool) -> Result<Outcome> {

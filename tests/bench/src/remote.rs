@@ -45,7 +45,7 @@ pub(crate) fn table() -> Result<Table> {
         "budget",
         "holds",
         "all up after",
-        "CPU to connect one",
+        "CPU until all are up, per host",
         "resident memory",
         "/metrics",
         "of it gzip",
@@ -63,7 +63,7 @@ pub(crate) fn table() -> Result<Table> {
             &milliseconds(THERE_BUDGET_SECONDS),
             &verdict(measured.there_seconds <= THERE_BUDGET_SECONDS),
             &format!("{:.1} s", measured.until_up.as_secs_f64()),
-            &milliseconds(measured.connecting_seconds),
+            &milliseconds(measured.starting_seconds),
             &mebibytes(measured.resident_bytes),
             &mebibytes(measured.page_bytes as u64),
             &mebibytes(measured.gzip_bytes as u64),
@@ -77,7 +77,7 @@ pub(crate) fn number_asked_for() -> Result<Option<usize>> {
     Ok(std::env::var("GENV_BENCH_HOSTS").ok().map(|hosts| hosts.parse()).transpose()?)
 }
 
-/// Hosts, of which one process in ten changes in each cycle.
+/// Hosts, of which one process in ten changes in each cycle. They run the `genv` of this build.
 pub(crate) struct Fleet {
     server: SshServer,
     client: SshClient,
@@ -93,8 +93,8 @@ pub(crate) struct Measured {
     pub(crate) here_seconds: f64,
     there_seconds: f64,
     pub(crate) until_up: Duration,
-    /// CPU of the start, with the first cycles, per host.
-    pub(crate) connecting_seconds: f64,
+    /// CPU until all are up, per host.
+    pub(crate) starting_seconds: f64,
     pub(crate) resident_bytes: u64,
     page_bytes: usize,
     gzip_bytes: usize,
@@ -132,7 +132,7 @@ impl Fleet {
         let exporter = self.exporter(exporter)?;
         wait_until_up(&exporter, hosts)?;
         let until_up = began.elapsed();
-        let connecting = tree_cpu_seconds(exporter.pid())?;
+        let starting = tree_cpu_seconds(exporter.pid())?;
         // The allocations of the start are no longer needed.
         watch(&exporter, self.interval, 2)?;
 
@@ -144,7 +144,7 @@ impl Fleet {
             here_seconds: (tree_cpu_seconds(exporter.pid())? - here) / each,
             there_seconds: (tree_cpu_seconds(self.server.pid())? - there) / each,
             until_up,
-            connecting_seconds: connecting / hosts as f64,
+            starting_seconds: starting / hosts as f64,
             resident_bytes: resident_bytes(exporter.pid())?,
             page_bytes: wait_until_up(&exporter, hosts)?,
             gzip_bytes,

@@ -7,7 +7,7 @@ use anyhow::Result;
 use genv_tests::process::{program, tree_cpu_seconds};
 use genv_tests::terminal::DirectTerminal;
 
-use crate::load::{DEVICES, ENVIRONMENTS, Load, PROCESSES};
+use crate::load::{LOAD, Load};
 use crate::table::{Table, median, verdict};
 
 const STARTS: usize = 21;
@@ -49,9 +49,8 @@ pub(crate) fn table() -> Result<Table> {
     let cpu = (tree_cpu_seconds(terminal.pid())? - before) / began.elapsed().as_secs_f64();
 
     let mut table = Table::new(&["what", "measured", "budget", "holds"]);
-    let load = format!("{DEVICES} devices, {ENVIRONMENTS} environments, {PROCESSES} processes on all devices");
     table.cost("`genv top`, from its start to the first frame, without facts", first, None);
-    table.cost(&format!("to the first frame with facts: {load}"), facts, Some(START_BUDGET_SECONDS));
+    table.cost(&format!("to the first frame with facts: {LOAD}"), facts, Some(START_BUDGET_SECONDS));
     let part = format!("{:.2} % of a core", cpu * 100.0);
     table.row(&[&"CPU of `genv top`, an update every 2 s", &part, &"1 % of a core", &verdict(cpu <= CPU_BUDGET)]);
     Ok(table)

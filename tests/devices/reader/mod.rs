@@ -9,13 +9,14 @@ mod watched;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result};
-use faulty_driver::{OF_EACH_SAMPLE, ONCE, SCENARIO, WHOLE, all_calls, gpu_of};
+use faulty_driver::{DEVICES, OF_EACH_SAMPLE, ONCE, SCENARIO, WHOLE, all_calls, gpu_of};
 use genv_core::gpu::reader::{Pace, ReaderSource, restarts};
 use genv_core::gpu::{GpuSample, GpuSource as _};
 use genv_tests::enforcer::ends;
 use genv_tests::footprint::Footprint;
+use genv_tests::nvml_sim;
 use genv_tests::patience::until;
-use genv_tests::process::{children, signal, write_script};
+use genv_tests::process::{children, program, signal, write_script};
 use rustix::process::Signal;
 use watched::{Watched, is_named};
 
@@ -138,10 +139,8 @@ fn a_reader_in_state_d_is_left_to_end_by_itself_and_none_is_started_beside_two()
             Ok(error.contains("do not end"))
         })
         .unwrap();
-        assert!(
-            error.contains("the driver hangs") && error.contains(&format!("GPU {WHOLE}: {TEMPERATURE}")),
-            "{error}"
-        );
+        let of_gpu = format!("GPU {WHOLE}: {TEMPERATURE} does not answer");
+        assert!(error.contains("the driver hangs") && error.contains(&of_gpu) && error.contains("nvmlInit"), "{error}");
         let left = readers();
         assert_eq!(left.len(), 2);
         for _ in 0..3 {
@@ -188,15 +187,28 @@ fn a_reader_that_is_killed_from_outside_costs_no_gpu_and_no_sample() {
 }
 
 #[test]
-fn an_answer_that_cannot_be_read_fails_its_sample_and_is_counted() {
+fn one_answer_that_cannot_be_read_fails_no_sample_and_two_do() {
     alone(SCENARIO, |stage| {
-        let program = stage.0.with_file_name("answers-garbage");
-        // The standard input is the socket.
-        write_script(&program, "#!/bin/sh\nprintf '\\377\\377\\377\\377' >&0\nexec cat >/dev/null\n").unwrap();
-        let error = ReaderSource::with(program, None, PACE).sample().unwrap_err().to_string();
+        let reader = stage.0.with_file_name("reader");
+        let garbage = ["1", "2"].map(|number| reader.with_extension(number));
+        // Each start that finds one of these files removes it, and writes garbage to the socket, its standard input.
+        let exporter = program("genv-exporter").unwrap();
+        let script = format!(
+            "#!/bin/sh\nrm \"$0.1\" || rm \"$0.2\" || exec {} \"$@\"\nprintf '\\377\\377\\377\\377' >&0\nexec cat\n",
+            exporter.display()
+        );
+        write_script(&reader, &script).unwrap();
+        let mut source = ReaderSource::with(reader, Some(nvml_sim::library()), PACE);
+        std::fs::write(&garbage[0], "").unwrap();
+        assert_eq!(source.sample().unwrap().devices.len(), DEVICES);
+        assert_eq!(restarts(), [("answer", 1), ("exit", 0), ("hang", 0), ("signal", 0)]);
+
+        let mut source = ReaderSource::with(stage.0.with_file_name("reader"), Some(nvml_sim::library()), PACE);
+        garbage.iter().for_each(|file| std::fs::write(file, "").unwrap());
+        let error = source.sample().unwrap_err().to_string();
         assert!(error.contains("cannot be understood"), "{error}");
-        // The first failure is tried again at once.
-        assert_eq!(restarts(), [("answer", 2), ("exit", 0), ("hang", 0), ("signal", 0)]);
+        assert_eq!(restarts(), [("answer", 3), ("exit", 0), ("hang", 0), ("signal", 0)]);
+        until("samples come again", || Ok(source.sample().is_ok())).unwrap();
     });
 }
 

@@ -7,14 +7,15 @@ use std::time::SystemTime;
 use anyhow::{Context as _, Result, bail, ensure};
 use genv_core::model::{Device, DeviceIndex};
 use genv_remote::protocol::Reply;
-use genv_tests::enforcer::{self, ends, ends_outsiders, is_alive, sleeper};
+use genv_tests::enforcer::{self, ends, ends_outsiders, sleeper};
 use genv_tests::exporter::{self, Exporter};
 use genv_tests::metrics::Scrape;
-use genv_tests::nvml_sim::{Simulation, on_device_0};
+use genv_tests::nvml_sim::Simulation;
 use genv_tests::patience::{Lines, until};
-use genv_tests::process::{Running, children, program, signal};
+use genv_tests::process::{Running, Sleeper, children, program, signal};
 use genv_tests::state;
 use rustix::process::Signal;
+use serde_json::Value;
 
 use crate::reader::TEMPERATURE;
 use crate::reader::faulty_driver::{DEVICES, FaultyDriver, SCENARIO, WHOLE};
@@ -95,7 +96,7 @@ fn a_new_reader_neither_repeats_nor_forgets_xid_errors_and_another_driver_is_log
     };
     // A reader knows the version from its beginning.
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_millis();
-    let xid = format!("power: 412.5\n        xid: [{{xid: 79, at: {}ms}}]", now + 2000);
+    let xid = format!("power: 412.5\n        xid: [{{xid: 79, at: {}ms}}]", now + 4000);
     simulation.rewrite(&SCENARIO.replace("power: 412.5", &xid).replace("550.163.01", "550.163.02"));
     exporter.wait_for("the XID error of three GPUs", |scrape| errors(scrape) == 3.0)?;
     for reader in children(exporter.pid()) {
@@ -103,7 +104,7 @@ fn a_new_reader_neither_repeats_nor_forgets_xid_errors_and_another_driver_is_log
     }
     let restarted = [("reason", "signal")];
     exporter.wait_for("another reader", |scrape| {
-        scrape.value("genv_reader_restarts_total", &restarted).is_ok_and(|it| it == 1.0)
+        scrape.value("genv_reader_restarts_total", &restarted).is_ok_and(|restarts| restarts == 1.0)
     })?;
     for _ in 0..3 {
         let scrape = exporter.next_collection("gpu")?;
@@ -116,30 +117,51 @@ fn a_new_reader_neither_repeats_nor_forgets_xid_errors_and_another_driver_is_log
 }
 
 #[test]
-fn an_enforcer_judges_the_other_gpus_when_a_call_ends_its_reader_and_that_gpu_when_it_answers() -> Result<()> {
-    let (on_first, hidden) = (sleeper(&[])?, sleeper(&[])?);
-    let scenario = |pids: &[u32]| {
-        format!(
-            "version: 1\nhosts:\n- devices: [{{count: 3, memory: 24gi}}]\n  processes:\n\
-             \x20 - {{pid: {}, devices: [{{index: {WHOLE}, memory: 1gi}}]}}\n{}",
-            hidden.pid(),
-            pids.iter().map(|pid| format!("  - {}\n", on_device_0(&[*pid]))).collect::<String>()
-        )
-    };
-    let config = ends_outsiders("enforce", "for: 0s, warn: []");
-    let setup = enforcer::Setup::new(&scenario(&[on_first.pid()]), &config)?.flag("--gpu.source=nvml");
+fn an_exporter_names_the_call_that_holds_the_drivers_lock() -> Result<()> {
+    let simulation = Simulation::new(SCENARIO);
+    let driver = FaultyDriver::beside(&simulation.scenario());
+    let exporter = exporter(&driver, &simulation)?;
+    driver.fails(TEMPERATURE, WHOLE, "lock");
+    until("the log names the call", || {
+        Ok(lines(&exporter.log(), &["the driver hangs", &format!("GPU 2: {TEMPERATURE}")]) > 0)
+    })
+    .with_context(|| exporter.log())?;
+    ensure!(exporter.scrape()?.value("genv_collector_success", &[("collector", "gpu")])? == 0.0);
+    driver.works();
+    exporter.wait_for("all GPUs", |scrape| works(scrape) == (true, true))?;
+    Ok(())
+}
+
+#[test]
+fn an_enforcer_freezes_what_it_knows_of_a_gpu_whose_call_ends_its_reader() -> Result<()> {
+    let sleepers = [sleeper(&[])?, sleeper(&[])?];
+    let [elsewhere, on_whole] = sleepers.each_ref().map(Sleeper::pid);
+    let scenario = format!(
+        "version: 1\nhosts:\n- devices: [{{count: 3, memory: 24gi}}]\n  processes:\n\
+         \x20 - {{pid: {elsewhere}, devices: [{{index: 0, memory: 1gi}}]}}\n\
+         \x20 - {{pid: {on_whole}, devices: [{{index: {WHOLE}, memory: 1gi}}]}}\n"
+    );
+    let setup =
+        enforcer::Setup::new(&scenario, &ends_outsiders("enforce", "for: 1h, warn: []"))?.flag("--gpu.source=nvml");
     state::write(&setup.genv_directory(), 3, &[])?;
     let driver = FaultyDriver::beside(&setup.folder().join("scenario.yaml"));
-    driver.fails(TEMPERATURE, WHOLE, "crash");
-    let setup =
-        driver.variables().into_iter().fold(setup, |setup, (name, value)| setup.env(name, &value.to_string_lossy()));
+    let setup = driver.variables().into_iter().fold(setup, |setup, (name, value)| {
+        let value = value.to_string_lossy();
+        setup.env(name, &value)
+    });
     let enforcer = setup.start()?;
-    ends(on_first.pid()).with_context(|| enforcer.log())?;
-    enforcer.setup().rewrite_scenario(&scenario(&[]))?;
-    enforcer.wait_for_cycles(5)?;
-    ensure!(is_alive(hidden.pid()), "{}", enforcer.log());
+    let has = |violations: usize, frozen: usize| {
+        move |status: &Value| {
+            let number = |list: &str| status[list].as_array().map_or(0, Vec::len);
+            (number("violations"), number("frozen")) == (violations, frozen)
+        }
+    };
+    enforcer.wait_for_status("both are known", has(2, 0))?;
+    driver.fails(TEMPERATURE, WHOLE, "crash");
+    enforcer.wait_for_status("one is frozen", has(1, 1))?;
     driver.works();
-    ends(hidden.pid()).with_context(|| enforcer.log())
+    enforcer.wait_for_status("both are known again", has(2, 0))?;
+    Ok(())
 }
 
 /// What `genv remote-serve` replies to a request, after its greeting.
@@ -163,8 +185,9 @@ fn works_there(replies: &Lines) -> Result<(bool, bool)> {
     let Reply::Snapshot { snapshot } = serde_json::from_str(&replies.next_line()?)? else {
         bail!("no snapshot");
     };
-    let (whole, others): (Vec<_>, Vec<_>) = snapshot.devices.iter().partition(|it| it.index == DeviceIndex::gpu(WHOLE));
-    let up = |devices: &[&Device], number: usize| devices.len() == number && devices.iter().all(|it| it.up);
+    let (whole, others): (Vec<_>, Vec<_>) =
+        snapshot.devices.iter().partition(|device| device.index == DeviceIndex::gpu(WHOLE));
+    let up = |devices: &[&Device], number: usize| devices.len() == number && devices.iter().all(|device| device.up);
     Ok((up(&others, DEVICES - 1), up(&whole, 1)))
 }
 
@@ -185,7 +208,8 @@ fn remote_serve_sends_the_other_gpus_in_a_single_snapshot_while_a_call_hangs() -
     let simulation = Simulation::new(SCENARIO);
     let driver = FaultyDriver::beside(&simulation.scenario());
     driver.fails(TEMPERATURE, WHOLE, "hang");
-    let (_serving, replies) = serve(&driver, &simulation, r#"{"request": "once"}"#)?;
-    ensure!(works_there(&replies)? == (true, false));
-    Ok(())
+    until("the other GPUs are there", || {
+        let (_serving, replies) = serve(&driver, &simulation, r#"{"request": "once"}"#)?;
+        Ok(works_there(&replies)? == (true, false))
+    })
 }

@@ -71,7 +71,7 @@ fn a_job_without_a_terminal_waits_until_its_user_has_read_the_warning() -> Resul
     ends(process.pid())?;
     enforcer.setup().rewrite_scenario(&used_by(&[]))?;
     let mut read = String::new();
-    // On a busy machine a late answer of the driver may show the process for some cycles more.
+    // On a busy machine a late answer of the driver may show the process for a few more cycles.
     until("it is over", || {
         read = why(&enforcer, NOHUP)?;
         Ok(read.contains("breaks no rule"))

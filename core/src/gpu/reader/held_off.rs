@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::fault::Fault;
 use super::pause::Pause;
 use super::process::Reader;
-use super::{LATE_OPENING, MOST_ENDING, RUNNING, ReaderSource, finished, hang};
+use super::{LATE_OPENING, RUNNING, ReaderSource, finished, hang};
 use crate::gpu::Gpus;
 
 /// A GPU that is held off, or was until a short time ago.
@@ -61,16 +61,14 @@ impl ReaderSource {
                         // Of the driver as a whole.
                         Err(error) => trial.gpus.iter().for_each(|gpu| self.hold_off(*gpu, error.clone())),
                     }
-                    self.ending.push(trial.reader.leave(None));
+                    self.ending.push(trial.reader.leave());
                 }
             }
         }
         self.ending.retain_mut(|reader| !reader.has_ended());
-        // A GPU whose reader has not ended is not tried by another one.
-        let waits = |gpu: u32| self.ending.iter().any(|reader| reader.gpu == Some(gpu));
-        let due = self.held_off().filter(|(gpu, held)| held.pause.is_over(now) && !waits(*gpu));
-        let gpus: Vec<u32> = due.map(|(gpu, _)| gpu).collect();
-        if self.trial.is_none() && self.ending.len() < MOST_ENDING && !gpus.is_empty() {
+        let gpus: Vec<u32> = self.held_off().filter(|(_, held)| held.pause.is_over(now)).map(|(gpu, _)| gpu).collect();
+        // A third reader might have to be left, too.
+        if self.trial.is_none() && self.ending.is_empty() && !gpus.is_empty() {
             // A reader that cannot be started is missed by the next sample.
             if let Ok(mut reader) = self.start_reader() {
                 let _ = reader.ask(&Gpus::Only(gpus.clone()));

@@ -8,8 +8,8 @@
 //! The call that goes on is known from memory that a reader shares with its parent ([`current_call`]). A call is late when
 //! several looks at it have shown no progress, so that a machine that sleeps or is stopped makes no call of a sample late.
 //!
-//! A kill inside of the driver can freeze GPUs. So a reader with a thread in state D is left to end by itself, and no other
-//! is started while two have not ended.
+//! A kill inside of the driver can freeze GPUs. So a reader with a thread in state D is left to end by itself. While one has
+//! not ended no GPU is tried, and while two have not ended no reader is started.
 //!
 //! [`current_call`]: super::current_call
 
@@ -124,7 +124,7 @@ impl ReaderSource {
             .map_err(|error| GpuError::Reader(format!("cannot start a process that reads the GPUs: {error}")))
     }
 
-    /// Waits for a moment until another reader may be started: one that was killed ends at once.
+    /// Waits for a moment until another reader may be started: one that is not left ends at once.
     fn wait_for_room(&mut self) -> Result<(), GpuError> {
         let end = Instant::now() + self.pace.look;
         loop {
@@ -132,15 +132,11 @@ impl ReaderSource {
             if self.ending.len() < MOST_ENDING {
                 return Ok(());
             }
-            if Instant::now() >= end {
-                let pids: Vec<String> = self.ending.iter().map(|reader| reader.pid().to_string()).collect();
-                let of_gpus = self.held_off().map(|(gpu, held)| format!("GPU {gpu}: {}", held.error));
-                let of_all = self.failed.iter().filter(|(_, pause)| !pause.is_forgotten(&self.pace, end));
-                let errors: Vec<String> = of_gpus.chain(of_all.map(|(error, _)| error.clone())).collect();
+            if Instant::now() >= end || self.ending.iter().all(|reader| reader.is_left) {
+                let ending = self.ending.iter().map(|reader| format!("{} ({})", reader.pid(), reader.fault));
                 return Err(GpuError::Reader(format!(
-                    "the driver hangs: the processes {} that read GPUs do not end, and no other is started ({})",
-                    pids.join(" and "),
-                    errors.join(", ")
+                    "the driver hangs: processes that read GPUs do not end, and no other is started: {}",
+                    Vec::from_iter(ending).join(" and ")
                 )));
             }
             thread::sleep(self.pace.look / 25);
@@ -182,8 +178,12 @@ impl ReaderSource {
     fn end(&mut self, reader: Reader, fault: &mut Fault) {
         fault::count(fault.reason);
         self.xid_events.extend(reader.last_events());
-        let mut ending = reader.leave(fault.call.gpu);
+        let mut ending = reader.leave();
         if !ending.has_ended() {
+            ending.fault = match fault.call.gpu {
+                Some(gpu) => format!("GPU {gpu}: {fault}"),
+                None => fault.to_string(),
+            };
             if !ending.kill() {
                 fault.left = Some(ending.pid());
             }
@@ -208,11 +208,11 @@ impl ReaderSource {
         let now = Instant::now();
         let before = self.failed.as_ref().map(|(_, pause)| pause);
         let is_first = before.is_none_or(|pause| pause.is_forgotten(&self.pace, now));
-        // A hang has taken its time already.
-        let is_tried_again = is_first && fault.reason != Reason::Hang;
-        let pause = if is_tried_again { Pause::none(now) } else { Pause::after(before, &self.pace, now) };
+        // After a hang the sample has waited for seconds.
+        let asks_again = is_first && fault.reason != Reason::Hang;
+        let pause = if asks_again { Pause::none(now) } else { Pause::after(before, &self.pace, now) };
         self.failed = Some((error.clone(), pause));
-        (!is_tried_again).then_some(GpuError::Reader(error))
+        (!asks_again).then_some(GpuError::Reader(error))
     }
 
     /// Replaces a reader that ended after its last answer.
@@ -220,8 +220,8 @@ impl ReaderSource {
         if let Some(mut reader) = self.reader.take_if(|reader| reader.has_ended())
             && let Some(Err(fault)) = finished(&mut reader, Duration::ZERO)
         {
-            // An error is that of the sample, too: no reader is started during the pause.
-            self.fail(reader, fault);
+            // If there is a pause, no reader is started now, and the sample fails with this error.
+            let _ = self.fail(reader, fault);
         }
     }
 
@@ -238,7 +238,7 @@ impl ReaderSource {
             return false;
         }
         self.failing.clear();
-        self.ending.extend(self.trial.take().map(|trial| trial.reader.leave(None)));
+        self.ending.extend(self.trial.take().map(|trial| trial.reader.leave()));
         true
     }
 
@@ -307,7 +307,7 @@ impl GpuSource for ReaderSource {
 impl Drop for ReaderSource {
     fn drop(&mut self) {
         let trial = self.trial.take().map(|trial| trial.reader);
-        self.ending.extend(self.reader.take().into_iter().chain(trial).map(|reader| reader.leave(None)));
+        self.ending.extend(self.reader.take().into_iter().chain(trial).map(|reader| reader.leave()));
         self.ending.drain(..).for_each(Process::wait);
     }
 }

@@ -40,7 +40,7 @@ impl Pause {
     pub(super) fn after(before: Option<&Self>, pace: &Pace, now: Instant) -> Self {
         let length = match before {
             Some(before) if !before.is_forgotten(pace, now) => {
-                (before.length * 2).clamp(pace.shortest_pause, pace.longest_pause)
+                (before.length * 2).max(pace.shortest_pause).min(pace.longest_pause)
             }
             _ => pace.shortest_pause,
         };

@@ -44,8 +44,10 @@ pub(super) enum Look {
 /// The process of a reader.
 pub(super) struct Process {
     child: Child,
-    /// The GPU of the call that it is to end for.
-    pub(super) gpu: Option<u32>,
+    /// Why it is to end, as in "GPU 2: nvmlDeviceGetTemperature does not answer".
+    pub(super) fault: String,
+    /// Whether it is left in state D, and ends when the driver lets it.
+    pub(super) is_left: bool,
 }
 
 impl Reader {
@@ -67,7 +69,13 @@ impl Reader {
             // An interrupt from the terminal is for the parent, which then ends it.
             .process_group(0)
             .spawn()?;
-        Ok(Self { process: Process { child, gpu: None }, socket, notes, received: Vec::new(), events: 0 })
+        Ok(Self {
+            process: Process { child, fault: "it is no longer needed".to_owned(), is_left: false },
+            socket,
+            notes,
+            received: Vec::new(),
+            events: 0,
+        })
     }
 
     /// Asks for a sample. A reader that has ended is noticed by the next look.
@@ -159,8 +167,7 @@ impl Reader {
     }
 
     /// Lets it end: it does so when its socket is closed, unless a call hangs.
-    pub(super) fn leave(mut self, gpu: Option<u32>) -> Process {
-        self.process.gpu = gpu;
+    pub(super) fn leave(self) -> Process {
         self.process
     }
 
@@ -189,7 +196,8 @@ impl Process {
 
     /// Kills it, unless a thread of it is inside of the driver. Returns whether it is killed.
     pub(super) fn kill(&mut self) -> bool {
-        !threads::any_may_be_uninterruptible(Pid::from_child(&self.child)) && self.child.kill().is_ok()
+        self.is_left = threads::any_may_be_uninterruptible(Pid::from_child(&self.child)) || self.child.kill().is_err();
+        !self.is_left
     }
 
     /// Has a thread wait for it, so that it leaves nothing behind.
