@@ -63,7 +63,7 @@ impl Comparison {
     ) -> Result<()> {
         let mut measured = Vec::new();
         for round in 0..rounds {
-            // Each build is the first one as often as the other.
+            // The builds take turns at being first.
             measured.push(match round % 2 {
                 0 => [measure(&self.there)?, measure(&self.here)?],
                 _ => {
