@@ -98,7 +98,7 @@ pub(crate) fn remote_table(other: &Path) -> Result<Table> {
             "CPU until all are up, per host",
             "resident memory",
         ],
-        [milliseconds, milliseconds, milliseconds, mebibytes_of],
+        [milliseconds, |seconds| format!("{seconds:.1} s"), milliseconds, mebibytes_of],
         |build| {
             let measured = fleet.measure(&build.program("genv-exporter"))?;
             Ok([

@@ -93,7 +93,12 @@ impl FaultyDriver {
 
     /// From now on this call goes wrong for this GPU, and no other call.
     pub(super) fn fails(&self, call: &str, gpu: u32, kind: &str) {
-        self.put(&format!("{call} {gpu} {kind}\n"));
+        self.fails_for(call, &[(gpu, kind)]);
+    }
+
+    /// As [`FaultyDriver::fails`], for several GPUs.
+    pub(super) fn fails_for(&self, call: &str, gpus: &[(u32, &str)]) {
+        self.put(&gpus.iter().map(|(gpu, kind)| format!("{call} {gpu} {kind}\n")).collect::<String>());
     }
 
     /// As [`FaultyDriver::fails`], for a call that has no GPU.

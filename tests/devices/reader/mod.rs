@@ -6,7 +6,7 @@ mod faulty_driver;
 mod parents;
 mod watched;
 
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result};
 use faulty_driver::{DEVICES, OF_EACH_SAMPLE, ONCE, SCENARIO, WHOLE, all_calls, gpu_of};
@@ -150,6 +150,25 @@ fn a_reader_in_state_d_is_left_to_end_by_itself_and_none_is_started_beside_two()
         watched.driver.works();
         until("samples come again", || Ok(watched.source.sample().is_ok())).unwrap();
         watched.until_healthy(WHOLE).unwrap();
+    });
+}
+
+#[test]
+fn no_gpu_is_tried_while_a_reader_waits_in_state_d() {
+    alone(SCENARIO, |stage| {
+        let mut watched = Watched::new(stage, PACE).unwrap();
+        let lost = |sample: &GpuSample| sample.devices.iter().filter(|device| device.lost).count();
+        watched.driver.fails_for(TEMPERATURE, &[(0, "crash"), (WHOLE, "stuck")]);
+        until("two GPUs are lost", || Ok(lost(&watched.sample()?) == 2)).unwrap();
+        let before = restarts();
+        let began = Instant::now();
+        // A trial would crash.
+        while began.elapsed() < 5 * PACE.longest_pause {
+            watched.sample().unwrap();
+            assert_eq!((restarts(), children(std::process::id()).len()), (before, 2));
+        }
+        watched.driver.works();
+        until("both are back", || Ok(lost(&watched.sample()?) == 0)).unwrap();
     });
 }
 

@@ -132,12 +132,14 @@ impl ReaderSource {
             if self.ending.len() < MOST_ENDING {
                 return Ok(());
             }
-            if Instant::now() >= end || self.ending.iter().all(|reader| reader.is_left) {
+            let hangs = self.ending.iter().all(|reader| reader.is_left);
+            if hangs || Instant::now() >= end {
+                let what = match hangs {
+                    true => "the driver hangs: processes that read GPUs do not end, and no other is started",
+                    false => "processes that read GPUs have not ended yet",
+                };
                 let ending = self.ending.iter().map(|reader| format!("{} ({})", reader.pid(), reader.fault));
-                return Err(GpuError::Reader(format!(
-                    "the driver hangs: processes that read GPUs do not end, and no other is started: {}",
-                    Vec::from_iter(ending).join(" and ")
-                )));
+                return Err(GpuError::Reader(format!("{what}: {}", Vec::from_iter(ending).join(" and "))));
             }
             thread::sleep(self.pace.look / 25);
         }
@@ -192,8 +194,9 @@ impl ReaderSource {
     }
 
     /// Replaces the reader of all GPUs after this failure. Returns the error of the sample, unless another reader can be asked
-    /// at once: where the failure is that of a GPU, which is held off, or the first one of the driver as a whole.
-    fn fail(&mut self, reader: Reader, mut fault: Fault) -> Option<GpuError> {
+    /// at once: where the failure is that of a GPU, which is held off, or the first one of the driver as a whole, also of the
+    /// sample.
+    fn fail(&mut self, reader: Reader, mut fault: Fault, is_first_of_sample: bool) -> Option<GpuError> {
         self.end(reader, &mut fault);
         let error = fault.to_string();
         if let Some(gpu) = fault.call.gpu {
@@ -207,7 +210,7 @@ impl ReaderSource {
         tracing::warn!(error, "the process that reads the GPUs is replaced");
         let now = Instant::now();
         let before = self.failed.as_ref().map(|(_, pause)| pause);
-        let is_first = before.is_none_or(|pause| pause.is_forgotten(&self.pace, now));
+        let is_first = is_first_of_sample && before.is_none_or(|pause| pause.is_forgotten(&self.pace, now));
         // After a hang the sample has waited for seconds.
         let asks_again = is_first && fault.reason != Reason::Hang;
         let pause = if asks_again { Pause::none(now) } else { Pause::after(before, &self.pace, now) };
@@ -215,14 +218,16 @@ impl ReaderSource {
         (!asks_again).then_some(GpuError::Reader(error))
     }
 
-    /// Replaces a reader that ended after its last answer.
-    fn replace_ended(&mut self) {
-        if let Some(mut reader) = self.reader.take_if(|reader| reader.has_ended())
-            && let Some(Err(fault)) = finished(&mut reader, Duration::ZERO)
-        {
+    /// Replaces a reader that ended after its last answer. Returns whether one did.
+    fn replace_ended(&mut self) -> bool {
+        let Some(mut reader) = self.reader.take_if(|reader| reader.has_ended()) else {
+            return false;
+        };
+        if let Some(Err(fault)) = finished(&mut reader, Duration::ZERO) {
             // If there is a pause, no reader is started now, and the sample fails with this error.
-            let _ = self.fail(reader, fault);
+            let _ = self.fail(reader, fault, true);
         }
+        true
     }
 
     /// Follows the number of GPUs. Indices are positions in PCI order: with one more or less, each may mean another GPU, so
@@ -288,16 +293,18 @@ impl ReaderSource {
 impl GpuSource for ReaderSource {
     fn sample(&mut self) -> Result<GpuSample, GpuError> {
         self.try_held_off();
-        self.replace_ended();
+        let mut has_failed = self.replace_ended();
         loop {
             match self.ask()? {
                 // The answer to a driver that fails as a whole counts nothing.
                 Ok(answer) if answer.counted > 0 && self.renumber(answer.counted) => {}
                 Ok(answer) => return self.complete(answer),
                 Err(fault) => {
-                    if let Some(error) = self.reader.take().and_then(|reader| self.fail(reader, fault)) {
+                    let reader = self.reader.take();
+                    if let Some(error) = reader.and_then(|reader| self.fail(reader, fault, !has_failed)) {
                         return Err(error);
                     }
+                    has_failed = true;
                 }
             }
         }
