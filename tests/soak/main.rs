@@ -127,6 +127,10 @@ fn ten_minutes_of_churn_leave_memory_flat_and_start_no_program() -> Result<()> {
     ensure!(late.descriptors <= descriptors + 4, "descriptors: from {descriptors} to {late:?}");
     ensure!(most.anonymous_bytes <= BUDGET_BYTES, "{most:?} of {BUDGET_BYTES} bytes");
     println!("{most:?} of {BUDGET_BYTES} bytes");
-    ensure!(!has_started_a_process_besides(&readers, exporter.pid())?, "another program than the reader was started");
+    ensure!(
+        !has_started_a_process_besides(&readers, exporter.pid())?,
+        "another program than the reader was started: {}",
+        exporter.log()
+    );
     Ok(())
 }

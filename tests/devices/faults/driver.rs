@@ -5,6 +5,7 @@ use genv_tests::exporter::Setup;
 use genv_tests::footprint::Footprint;
 use genv_tests::metrics::Scrape;
 use genv_tests::nvml_sim::{self, Simulation};
+use genv_tests::patience::until;
 
 use crate::faults::{gpu_is_withdrawn, gpu_works, started, timestamp, two_devices};
 
@@ -16,7 +17,8 @@ fn a_driver_that_is_installed_later_is_found() -> Result<()> {
     let exporter = Setup::with_driver(&simulation)?.env("GENV_NVML_LIBRARY", &library).start()?;
     let scrape = exporter.wait_for("a failed GPU collector", gpu_is_withdrawn)?;
     ensure!(scrape.all("genv_device_up", &[]).is_empty());
-    ensure!(exporter.log().contains(&*library.to_string_lossy()), "{}", exporter.log());
+    // The first error may be that the reader has not answered yet.
+    until("the log names the library", || Ok(exporter.log().contains(&*library.to_string_lossy())))?;
 
     std::os::unix::fs::symlink(nvml_sim::library(), &library)?;
     let scrape = exporter.wait_for("devices", gpu_works)?;

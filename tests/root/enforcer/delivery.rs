@@ -148,7 +148,7 @@ fn a_warning_that_reached_nobody_is_no_warning_that_was_given() -> Result<()> {
         let all = scrape.all("genv_enforcer_warnings_total", &labels);
         Ok(all.iter().map(|(_, value)| value).sum())
     };
-    patience::until("it is counted", || Ok(counted("failed")? == 1.0))?;
+    until("it is counted", || Ok(counted("failed")? == 1.0))?;
     assert_eq!(counted("done")?, 0.0);
     let status = enforcer.setup().said(&["status"])?;
     let part = "Warning  1 of 1 is not delivered, and is not waited for: no terminal";
