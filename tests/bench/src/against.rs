@@ -1,13 +1,11 @@
 //! The programs of this checkout beside those of another one, measured in turn on the same load.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use genv_tests::exporter::{Exporter, Setup};
-use genv_tests::terminal::DirectTerminal;
 use genv_tests::tools::build_folder;
 
 use crate::load::{DEVICES, FEW_PROCESSES, LOAD, Load};
@@ -144,14 +142,8 @@ pub(crate) fn table(other: &Path) -> Result<Table> {
     })?;
     let what = format!("`genv devices` on a terminal, wall time: {LOAD}");
     comparison.rows(STARTS, [&what], [milliseconds], |build| {
-        let mut genv = Command::new(build.program("genv"));
-        genv.arg("devices")
-            .env("GENV_NVML_LIBRARY", load.simulation.library())
-            .env("GENV_SCENARIO", load.simulation.scenario())
-            .env("GENV_TMPDIR", &state)
-            .env("TERM", "xterm");
         let began = Instant::now();
-        let mut terminal = DirectTerminal::start(genv)?;
+        let mut terminal = load.on_terminal(&build.program("genv"), "devices", &state)?;
         terminal.wait("H100")?;
         terminal.wait_until_closed();
         Ok([began.elapsed().as_secs_f64()])

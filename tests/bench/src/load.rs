@@ -9,6 +9,7 @@ use genv_tests::exporter::Exporter;
 use genv_tests::nvml_sim::Simulation;
 use genv_tests::process::Sleeper;
 use genv_tests::state::{self, Environment};
+use genv_tests::terminal::DirectTerminal;
 
 pub(crate) const DEVICES: usize = 8;
 pub(crate) const ENVIRONMENTS: usize = 100;
@@ -88,6 +89,17 @@ impl Load {
                 && scrape.value("genv_processes", &[("state", "environment")]).ok() == Some(self.processes.len() as f64)
         })?;
         Ok(())
+    }
+
+    /// Starts a command of this `genv` on a terminal.
+    pub(crate) fn on_terminal(&self, genv: &Path, command: &str, state: &Path) -> Result<DirectTerminal> {
+        let mut genv = Command::new(genv);
+        genv.arg(command)
+            .env("GENV_NVML_LIBRARY", self.simulation.library())
+            .env("GENV_SCENARIO", self.simulation.scenario())
+            .env("GENV_TMPDIR", state)
+            .env("TERM", "xterm");
+        DirectTerminal::start(genv)
     }
 
     pub(crate) fn pids(&self) -> Vec<u32> {

@@ -1,6 +1,5 @@
 //! How fast `genv top` starts, and what it costs.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -24,14 +23,8 @@ pub(crate) fn table() -> Result<Table> {
     let state = folder.path().join("state");
     load.write_state(&state)?;
     let start = || -> Result<(DirectTerminal, [f64; 2])> {
-        let mut genv = Command::new(program("genv")?);
-        genv.arg("top")
-            .env("GENV_NVML_LIBRARY", load.simulation.library())
-            .env("GENV_SCENARIO", load.simulation.scenario())
-            .env("GENV_TMPDIR", &state)
-            .env("TERM", "xterm");
         let began = Instant::now();
-        let mut terminal = DirectTerminal::start(genv)?;
+        let mut terminal = load.on_terminal(&program("genv")?, "top", &state)?;
         terminal.wait("reading")?;
         let first = began.elapsed();
         // The model of the devices.

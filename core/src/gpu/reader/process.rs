@@ -149,9 +149,10 @@ impl Reader {
         self.notes.current(CallOf::Sweep).name.is_empty() && self.notes.current(CallOf::Events).gpu.is_some()
     }
 
-    /// Whether it computes, or waits for a CPU: it may be slow, and does not wait for the driver.
+    /// Whether a thread of it computes, or waits for a CPU: it may be slow, or hold a lock of the library that the call waits
+    /// for.
     pub(super) fn runs(&self) -> bool {
-        threads::first_runs(Pid::from_child(&self.process.child))
+        threads::any_runs(Pid::from_child(&self.process.child))
     }
 
     /// The call of the sample that goes on.
