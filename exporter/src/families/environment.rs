@@ -16,9 +16,9 @@ fn environments<'h, 'a>(host: &'h PublishedHost<'a>) -> impl Iterator<Item = &'a
 
 /// One value of every device that an environment holds or uses, for each environment.
 fn used(host: &PublishedHost<'_>, out: &mut Samples, value: impl Fn(&EnvironmentDevice) -> Option<f64>) {
-    if let Some(view) = host.view() {
-        for (row, device) in view.environment_devices.iter() {
-            out.add_of(row, &[], value(device));
+    for environment in environments(host) {
+        for device in &environment.devices {
+            out.add(&[&environment.eid, &device.index], value(device));
         }
     }
 }

@@ -22,7 +22,7 @@ pub fn of_hosts(hosts: &[HostSnapshot], mut each: impl FnMut(&MetricFamily)) {
     for family in FAMILIES {
         each(samples.of(family, |samples| match hosts.as_slice() {
             [host] => (family.samples)(host, samples),
-            hosts => super::add_of_hosts(family, hosts, samples),
+            hosts => hosts.iter().for_each(|host| super::add_of_host(family, host, samples)),
         }));
     }
 }
@@ -41,9 +41,9 @@ fn gpus<'a>(host: &PublishedHost<'a>) -> impl Iterator<Item = &'a Device> {
 /// Processes that compute, with the devices on which they compute.
 fn computing<'a>(host: &PublishedHost<'a>) -> Vec<(&'a Process, Vec<&'a ProcessDevice>)> {
     let processes = host.processes().into_iter();
-    let processes = processes.flat_map(|processes| &processes.largest);
+    let processes = processes.flat_map(|processes| processes.largest.iter());
     processes
-        .filter_map(|process| {
+        .filter_map(|(_, process)| {
             let devices = process.devices.iter();
             let devices: Vec<_> = devices.filter(|device| device.process_type != ProcessType::Graphics).collect();
             (!devices.is_empty()).then_some((*process, devices))

@@ -40,15 +40,13 @@ pub const GROUPS: &[(&str, &[HostFamily])] = &[
     ("Processes", process::FAMILIES),
 ];
 
-/// Adds the samples of a family for each host, with the label `hostname`.
-fn add_of_hosts(family: &HostFamily, hosts: &[PublishedHost<'_>], samples: &mut Samples) {
-    for host in hosts {
-        samples.of_host(host.name());
-        (family.samples)(host, samples);
-    }
+/// Adds the samples of a family for a host, with the label `hostname`.
+fn add_of_host(family: &HostFamily, host: &PublishedHost<'_>, samples: &mut Samples) {
+    samples.of_host(host.name());
+    (family.samples)(host, samples);
 }
 
-/// The families about these hosts that have a sample. Only one of them is in memory at a time.
+/// The families about these hosts that have a sample, in pieces by host: only one of them is in memory at a time.
 pub fn of_hosts<'a>(
     hosts: impl IntoIterator<Item = &'a HostSnapshot>,
     limits: Limits,
@@ -57,9 +55,6 @@ pub fn of_hosts<'a>(
 ) {
     let hosts: Vec<_> = hosts.into_iter().map(|host| PublishedHost::new(host, limits)).collect();
     for family in GROUPS.iter().flat_map(|(_, families)| *families) {
-        let family = samples.of(family, |samples| add_of_hosts(family, &hosts, samples));
-        if !family.is_empty() {
-            each(family);
-        }
+        samples.of_each(family, &hosts, |host, samples| add_of_host(family, host, samples), &mut each);
     }
 }

@@ -4,7 +4,10 @@ use genv_core::model::ProcessDevice;
 use genv_web::metrics::Samples;
 
 use super::{Family, HostFamily, Kind};
-use crate::host::{ByDevice, HostView, PROCESS_LABELS, PublishedHost};
+use crate::host::{ByDevice, HostView, PublishedHost};
+
+/// The labels of a process on a device: `index`, and those of [`HostProcesses::largest`](crate::host::HostProcesses).
+const LABELS: &[&str] = &["index", "pid", "eid", "username", "comm"];
 
 /// The label `pid` of the processes without series of their own.
 const OTHER_PIDS: &str = "other";
@@ -14,8 +17,10 @@ fn each(host: &PublishedHost<'_>, out: &mut Samples, value: impl Fn(&ProcessDevi
     let Some(processes) = host.processes() else {
         return;
     };
-    for (row, device) in processes.devices.iter() {
-        out.add_of(row, &[], value(device));
+    for (row, process) in processes.largest.iter() {
+        for device in &process.devices {
+            out.add_of(&[&device.index], row, value(device));
+        }
     }
     let mut others = ByDevice::default();
     for device in processes.others.iter().flat_map(|process| &process.devices) {
@@ -45,14 +50,14 @@ pub(super) const FAMILIES: &[HostFamily] = &[
     Family {
         name: "genv_process_memory_used_bytes",
         kind: Kind::Gauge,
-        labels: PROCESS_LABELS,
+        labels: LABELS,
         help: "Memory of the device that the process uses, in bytes; pid other is the sum of those beyond the limit.",
         samples: |host, out| each(host, out, |device| device.memory_used_bytes.map(|bytes| bytes as f64)),
     },
     Family {
         name: "genv_process_utilization_ratio",
         kind: Kind::Gauge,
-        labels: PROCESS_LABELS,
+        labels: LABELS,
         help: "Part of the time that kernels of the process ran on the device, 0 to 1; pid other is the sum of those beyond the limit.",
         samples: |host, out| each(host, out, |device| device.utilization_ratio),
     },

@@ -1,15 +1,13 @@
 //! Families about users: what they hold and use, in environments and outside.
 
 use genv_core::model::UserDeviceUse;
-use genv_web::metrics::LabelRow;
 
 use super::{Family, HostFamily, Kind};
 use crate::host::PublishedHost;
 
 /// The use of each device by each user.
-fn device_use<'h>(host: &'h PublishedHost<'_>) -> impl Iterator<Item = (LabelRow<'h>, &'h UserDeviceUse)> {
-    let rows = host.view().into_iter().flat_map(|view| view.user_device_use.iter());
-    rows.map(|(row, usage)| (row, *usage))
+fn device_use<'a>(host: &PublishedHost<'a>) -> &'a [UserDeviceUse] {
+    host.counters(|counters| &counters.user_device_use)
 }
 
 pub(super) const FAMILIES: &[HostFamily] = &[
@@ -79,7 +77,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &["username", "index", "state"],
         help: "Seconds for which the user held the GPU, each counted by the share held, while the user's processes kept it busy, left it idle or could not be measured, and seconds of use outside environments.",
         samples: |host, out| {
-            for (row, usage) in device_use(host) {
+            for usage in device_use(host) {
                 let Some(seconds) = usage.device_seconds else {
                     continue;
                 };
@@ -89,7 +87,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
                     ("unmeasured", seconds.unmeasured),
                     ("outside", seconds.outside),
                 ] {
-                    out.add_of(row, &[&state], seconds);
+                    out.add(&[&usage.username, &usage.index, &state], seconds);
                 }
             }
         },
@@ -100,8 +98,8 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &["username", "index"],
         help: "Seconds of the GPU that the user's processes utilized, at full utilization; all users of a GPU together get at most one a second.",
         samples: |host, out| {
-            for (row, usage) in device_use(host) {
-                out.add_of(row, &[], usage.utilized_device_seconds);
+            for usage in device_use(host) {
+                out.add(&[&usage.username, &usage.index], usage.utilized_device_seconds);
             }
         },
     },
@@ -111,8 +109,8 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         labels: &["username", "index"],
         help: "Energy of the GPU that the user caused, in joules; username (none) carries what nobody caused.",
         samples: |host, out| {
-            for (row, usage) in device_use(host) {
-                out.add_of(row, &[], usage.energy_joules);
+            for usage in device_use(host) {
+                out.add(&[&usage.username, &usage.index], usage.energy_joules);
             }
         },
     },

@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use genv_core::model::{
-    Attribution, CollectorStatus, Counters, Device, DeviceIndex, Environment, EnvironmentDevice, HostSnapshot, Process,
-    ProcessDevice, Snapshot, UserDeviceUse,
+    Attribution, CollectorStatus, Counters, Device, DeviceIndex, Environment, HostSnapshot, Process, Snapshot,
 };
 
 use genv_web::SSH;
-use genv_web::metrics::{LabelRows, LabelValue};
+use genv_web::metrics::LabelRows;
 
 use crate::families::Limits;
 
@@ -19,9 +18,6 @@ pub(crate) use by_device::ByDevice;
 /// The limit of environments, and of users, with series of their own. Every user may write the state, and invent any
 /// number of both.
 const SERIES_LIMIT: usize = 1000;
-
-/// The labels of a process on a device.
-pub(crate) const PROCESS_LABELS: &[&str] = &["index", "pid", "eid", "username", "comm"];
 
 /// One host of a publication.
 pub struct PublishedHost<'a> {
@@ -35,8 +31,6 @@ pub(crate) struct HostView<'a> {
     pub(crate) snapshot: &'a Snapshot,
     /// Environments with series of their own, by eid; absent while the state is not known.
     pub(crate) environments: Option<BTreeMap<&'a str, &'a Environment>>,
-    /// Each device that one of these environments holds or uses, with the labels `eid` and `index`.
-    pub(crate) environment_devices: LabelRows<&'a EnvironmentDevice>,
     /// Processes, as the driver lists them; absent while it does not, or if they are not collected.
     pub(crate) processes: Option<HostProcesses<'a>>,
     /// Whether the users of the processes are known.
@@ -49,8 +43,6 @@ pub(crate) struct HostView<'a> {
     pub(crate) users_number: Option<usize>,
     /// Users with series of their own, by name.
     pub(crate) users: BTreeMap<&'a str, UserSummary>,
-    /// The use of each device by each user, with the labels `username` and `index`.
-    pub(crate) user_device_use: LabelRows<&'a UserDeviceUse>,
 }
 
 pub(crate) struct HostProcesses<'a> {
@@ -60,10 +52,8 @@ pub(crate) struct HostProcesses<'a> {
     pub(crate) by_device: ByDevice<ProcessCounts>,
     /// Their number in each environment by eid.
     pub(crate) by_environment: HashMap<&'a str, usize>,
-    /// Processes with series of their own.
-    pub(crate) largest: Vec<&'a Process>,
-    /// Each device that one of the largest uses, with the labels [`PROCESS_LABELS`].
-    pub(crate) devices: LabelRows<&'a ProcessDevice>,
+    /// Processes with series of their own, with the labels `pid`, `eid`, `username` and `comm`.
+    pub(crate) largest: LabelRows<&'a Process>,
     /// Processes without series of their own.
     pub(crate) others: Vec<&'a Process>,
 }
@@ -169,14 +159,6 @@ impl<'a> HostView<'a> {
             let by_eid = environments.map(|environment| (environment.eid.as_str(), &**environment));
             shown(by_eid.collect(), |environment| !environment.devices.is_empty())
         });
-        let shown_environments = || environments.iter().flat_map(BTreeMap::values);
-        let capacity = shown_environments().map(|environment| environment.devices.len());
-        let mut environment_devices = LabelRows::with_capacity(&["eid", "index"], capacity.sum());
-        for environment in shown_environments() {
-            for device in &environment.devices {
-                environment_devices.push(&[&environment.eid, &device.index], device);
-            }
-        }
         let collected = |collector| snapshot.collectors.contains_key(collector);
         let owners = snapshot.owners();
         let all = snapshot.processes.iter();
@@ -192,22 +174,15 @@ impl<'a> HostView<'a> {
         let owners_are_missing = collected("gpu") && collected("processes") && !owners;
         let owners_are_missing = owners_are_missing || owners && !countable;
         let users_are_known = (state || owners) && !state_is_missing && !owners_are_missing;
-        let uses = &snapshot.counters.user_device_use;
-        let mut user_device_use = LabelRows::with_capacity(&["username", "index"], uses.len());
-        for usage in uses {
-            user_device_use.push(&[&usage.username, &usage.index], usage);
-        }
         Self {
             snapshot,
             environments,
-            environment_devices,
             processes,
             owners,
             unknown_gpus,
             countable,
             users_number: users_are_known.then_some(users.len()),
             users: shown(users, |user| user.processes > 0 || !user.devices.is_empty()),
-            user_device_use,
         }
     }
 
@@ -263,19 +238,15 @@ impl<'a> HostProcesses<'a> {
             others = largest.split_off(limit);
             largest.sort_by_key(|(process, _)| process.pid);
         }
-        let capacity = largest.iter().map(|(process, _)| process.devices.len());
-        let mut devices = LabelRows::with_capacity(PROCESS_LABELS, capacity.sum());
-        for (process, username) in &largest {
+        let mut rows = LabelRows::with_capacity(&["pid", "eid", "username", "comm"], largest.len());
+        for (process, username) in largest {
             let eid = process.attribution.eid().unwrap_or_default();
             let username = username.unwrap_or_default();
             let comm = process.comm.as_deref().unwrap_or_default();
-            for device in &process.devices {
-                let labels: [&dyn LabelValue; 5] = [&device.index, &process.pid, &eid, &username, &comm];
-                devices.push(&labels, device);
-            }
+            rows.push(&[&process.pid, &eid, &username, &comm], process);
         }
-        let processes = |owned: Vec<Owned<'a>>| owned.into_iter().map(|(it, _)| it).collect();
-        Self { states, by_device, by_environment, largest: processes(largest), devices, others: processes(others) }
+        let others = others.into_iter().map(|(process, _)| process).collect();
+        Self { states, by_device, by_environment, largest: rows, others }
     }
 }
 

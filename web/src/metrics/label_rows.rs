@@ -19,7 +19,7 @@ pub struct LabelRows<T> {
 #[derive(Clone, Copy, Debug)]
 pub struct LabelRow<'a> {
     pub(super) labels: &'static [&'static str],
-    /// From the first character of the first value to the last character of the last value: `x",index="0`.
+    /// From the first character of the first value to the last character of the last value: `x",index="0`. There is one.
     pub(super) text: &'a str,
 }
 

@@ -37,7 +37,7 @@ pub struct Samples {
     hasher: RandomState,
 }
 
-/// A family with its samples, without duplicate label sets.
+/// A family with its samples, or a piece of it, without duplicate label sets.
 #[derive(Clone, Debug, Default)]
 pub struct MetricFamily {
     /// In Prometheus' text format 0.0.4.
@@ -77,6 +77,27 @@ impl Samples {
         add(self);
         self.end();
         &self.family
+    }
+
+    /// The samples of the family that `add` adds for each host, in pieces: all hosts together may have a million. No series
+    /// is of two hosts. Name, help and type are in the first piece.
+    pub fn of_each<S, H>(
+        &mut self,
+        family: &Family<S>,
+        hosts: &[H],
+        mut add: impl FnMut(&H, &mut Self),
+        mut piece: impl FnMut(&MetricFamily),
+    ) {
+        self.begin(family);
+        for host in hosts {
+            add(host, self);
+            if !self.family.is_empty() {
+                self.end();
+                piece(&self.family);
+                self.family.text.clear();
+                self.family.lines.clear();
+            }
+        }
     }
 
     fn begin<S>(&mut self, family: &Family<S>) {
@@ -119,30 +140,33 @@ impl Samples {
     /// family's labels, in order.
     pub fn add(&mut self, labels: &[&dyn LabelValue], value: impl Into<Option<f64>>) {
         if let Some(value) = value.into().filter(|value| value.is_finite()) {
-            self.add_number(None, labels, value);
+            self.add_number(labels, None, value);
         }
     }
 
-    /// As [`Samples::add`], with the labels of a row first. `labels` are the values of the other labels.
-    pub fn add_of(&mut self, row: LabelRow<'_>, labels: &[&dyn LabelValue], value: impl Into<Option<f64>>) {
+    /// As [`Samples::add`], with the labels of a row after others.
+    pub fn add_of(&mut self, labels: &[&dyn LabelValue], row: LabelRow<'_>, value: impl Into<Option<f64>>) {
         if let Some(value) = value.into().filter(|value| value.is_finite()) {
-            self.add_number(Some(row), labels, value);
+            self.add_number(labels, Some(row), value);
         }
     }
 
-    fn add_number(&mut self, row: Option<LabelRow<'_>>, labels: &[&dyn LabelValue], value: f64) {
-        let row_labels = row.map_or(&[][..], |row| row.labels);
-        assert_eq!(row_labels.len() + labels.len(), self.labels.len(), "one value for each label");
-        debug_assert!(self.labels.starts_with(row_labels), "another row's labels");
+    fn add_number(&mut self, labels: &[&dyn LabelValue], row: Option<LabelRow<'_>>, value: f64) {
+        let of_row = row.map_or(&[][..], |row| row.labels);
+        assert_eq!(labels.len() + of_row.len(), self.labels.len(), "one value for each label");
+        debug_assert!(self.labels.ends_with(of_row), "another row's labels");
         let MetricFamily { text, lines } = &mut self.family;
         let begin = text.len();
         text.push_str(&self.line_prefix);
-        text.push_str(row.map_or("", |row| row.text));
-        for (at, label) in (row_labels.len()..).zip(labels) {
-            if at > 0 {
-                text.push_str(&self.separators[at]);
-            }
+        // The prefix has the one before the first label.
+        let separator = |at: usize| if at > 0 { &*self.separators[at] } else { "" };
+        for (at, label) in labels.iter().enumerate() {
+            text.push_str(separator(at));
             label.push_to(text);
+        }
+        if let Some(row) = row {
+            text.push_str(separator(labels.len()));
+            text.push_str(row.text);
         }
         if self.has_hostname || !self.labels.is_empty() {
             text.push_str("\"}");
@@ -196,7 +220,7 @@ impl MetricFamily {
         lines.map(|line| (&self.text[line.series.clone()], line.value))
     }
 
-    /// Name, help and type, and its samples if it has any, in Prometheus' text format 0.0.4.
+    /// Name, help and type, unless an earlier piece has them, and its samples if it has any, in Prometheus' text format 0.0.4.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -303,6 +327,23 @@ mod tests {
     }
 
     #[test]
+    fn pieces_by_host_are_the_whole_family() {
+        let family = Family { name: "x", kind: Kind::Gauge, labels: &["a"], help: "y", samples: () };
+        let add = |hostname: &&str, samples: &mut Samples| {
+            samples.of_host(hostname);
+            for value in [1.0, 2.0].into_iter().filter(|_| *hostname != "empty") {
+                samples.add(&[&"x"], value);
+            }
+        };
+        let hosts = ["empty", "b", "empty", "c"];
+        let (mut samples, mut pieces) = (Samples::default(), Vec::new());
+        samples.of_each(&family, &hosts, add, |piece| pieces.push(piece.text().to_owned()));
+        let header = "# HELP x y\n# TYPE x gauge\n";
+        assert_eq!(pieces, [&*format!("{header}x{{hostname=\"b\",a=\"x\"}} 3\n"), "x{hostname=\"c\",a=\"x\"} 3\n"]);
+        samples.of_each(&family, &hosts[..1], add, |piece| panic!("{}", piece.text()));
+    }
+
+    #[test]
     fn the_labels_of_a_row_are_written_as_those_of_a_sample() {
         let labels = &["a", "b"];
         let mut rows = LabelRows::with_capacity(labels, 2);
@@ -314,8 +355,8 @@ mod tests {
             let of_rows = family(Kind::Gauge, labels, |samples| {
                 begun(samples);
                 for (row, value) in rows.iter() {
-                    samples.add_of(row, &[], *value);
-                    samples.add_of(row, &[], None);
+                    samples.add_of(&[], row, *value);
+                    samples.add_of(&[], row, None);
                 }
             });
             let alone = family(Kind::Gauge, labels, |samples| {
@@ -324,14 +365,14 @@ mod tests {
                 samples.add(&[&"", &"y,"], 2.0);
             });
             assert_eq!(of_rows.text(), alone.text());
-            let with_more = family(Kind::Gauge, &["a", "b", "c"], |samples| {
+            let with_more = family(Kind::Gauge, &["0", "a", "b"], |samples| {
                 begun(samples);
                 let (row, value) = rows.iter().next().unwrap();
-                samples.add_of(row, &[&7_u32], *value);
+                samples.add_of(&[&"z"], row, *value);
             });
-            let expected = family(Kind::Gauge, &["a", "b", "c"], |samples| {
+            let expected = family(Kind::Gauge, &["0", "a", "b"], |samples| {
                 begun(samples);
-                samples.add(&[&"x\"", &"", &"7"], 1.0);
+                samples.add(&[&"z", &"x\"", &""], 1.0);
             });
             assert_eq!(with_more.text(), expected.text());
         }
