@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use genv_tests::exporter::{Exporter, Setup};
 use genv_tests::http;
 use genv_tests::process::{program, resident_bytes, tree_cpu_seconds};
@@ -115,8 +115,7 @@ impl Fleet {
         // As many as come at once.
         let server = SshServer::start(&session, &[format!("MaxStartups {}", hosts.max(200)).as_str()])?;
         let names: Vec<String> = (0..hosts).map(|number| format!("gpu{number:04}")).collect();
-        let known: Vec<_> = names.iter().map(|name| (name.as_str(), &server)).collect();
-        let client = SshClient::new(&known)?;
+        let client = client_of(&names, &server)?;
         let interval = Duration::from_secs(match hosts {
             0..=32 => 1,
             33..=256 => 5,
@@ -162,6 +161,21 @@ impl Fleet {
             .flag(&format!("--hostfile={}", list.display()))
             .start()
     }
+}
+
+/// A client that knows each host by a line of its own, as those of different machines.
+fn client_of(names: &[String], server: &SshServer) -> Result<SshClient> {
+    let line = server.known_hosts_line()?;
+    let (_, key) = line.split_once(' ').context("a line without a key")?;
+    let aliases = names.iter().map(|name| format!("Host {name}\n  HostKeyAlias {name}\n"));
+    let configuration = format!(
+        "{}Host *\n  Port {}\n  IdentityFile {}\n  IdentitiesOnly yes\n  IdentityAgent none\n",
+        aliases.collect::<String>(),
+        server.port(),
+        server.identity().display()
+    );
+    let known_hosts = names.iter().map(|name| format!("{name} {key}")).collect::<String>();
+    SshClient::configured(&configuration, &known_hosts)
 }
 
 /// Waits until all hosts are up; size of the page that says so.
