@@ -190,8 +190,14 @@ impl SourceOptions {
                     .to_owned(),
             ));
         }
-        let clock: Clock = Arc::new(SystemTime::now);
         let hostname = self.hostname.as_deref();
+        if scenario.hosts.iter().any(|host| host.named && Some(&*host.name) == hostname) {
+            return Err(SourceError::Usage(
+                "--hostname is the name of another host of the scenario: take another name, or change it there"
+                    .to_owned(),
+            ));
+        }
+        let clock: Clock = Arc::new(SystemTime::now);
         Ok(sources(&Arc::new(engine), &clock, hostname, || self.real()))
     }
 
@@ -297,7 +303,7 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             let options = SourceOptions {
                 scenario: Some(path.clone()),
-                hostname: Some("here".to_owned()),
+                hostname: Some("a".to_owned()),
                 ..SourceOptions::default()
             };
             options.open().err().unwrap()
@@ -307,7 +313,9 @@ mod tests {
         };
         failed(open("version: 1\nhots: []\n"), "lab.yaml:2:1: unknown field `hots`");
         failed(open("version: 1\n"), "add one under hosts");
-        let error = open("version: 1\nhosts: [{name: a}]\n");
-        assert!(matches!(&error, SourceError::Usage(text) if text.contains("--hostname")), "{error}");
+        for (hosts, what) in [("[{name: b}]", "names all"), ("[{}, {name: a}]", "another host")] {
+            let error = open(&format!("version: 1\nhosts: {hosts}\n"));
+            assert!(matches!(&error, SourceError::Usage(text) if text.contains(what)), "{error}");
+        }
     }
 }

@@ -46,7 +46,7 @@ fn add_of_host(family: &HostFamily, host: &PublishedHost<'_>, samples: &mut Samp
     (family.samples)(host, samples);
 }
 
-/// The families about these hosts that have a sample, in pieces by host: only one of them is in memory at a time.
+/// The families about these hosts that have a sample, in pieces, of which one is in memory at a time.
 pub fn of_hosts<'a>(
     hosts: impl IntoIterator<Item = &'a HostSnapshot>,
     limits: Limits,

@@ -6,7 +6,7 @@ use genv_web::metrics::Samples;
 use super::{Family, HostFamily, Kind};
 use crate::host::{ByDevice, HostView, PublishedHost};
 
-/// The labels of a process on a device: `index`, and those of [`HostProcesses::largest`](crate::host::HostProcesses).
+/// The labels of a process on a device: `index`, and those of [`HostProcesses::largest`](crate::host::HostProcesses::largest).
 const LABELS: &[&str] = &["index", "pid", "eid", "username", "comm"];
 
 /// The label `pid` of the processes without series of their own.

@@ -86,6 +86,10 @@ impl Checker<'_> {
             Some(name) if name.value.is_empty() => {
                 return self.refuse(name.referenced, "the name is empty");
             }
+            // Labels of metrics show all of these in the same way, so that two names would be one.
+            Some(name) if name.value.contains(char::is_control) => {
+                return self.refuse(name.referenced, "the name has a control character: leave it out");
+            }
             Some(name) => name.value.clone(),
             None => self.machine_name.to_owned(),
         };

@@ -47,6 +47,7 @@ fn values_that_are_none_are_refused_with_what_to_write() {
         "  - faults: [{init: unknown, during: {from: 2m, until: 1m}}]",
         "  - faults: [{init: unknown, during: {every: 1m, until: 2m}}]",
         "  - {name: a}\n  - {name: a}",
+        "  - {name: \"a\\t\"}",
     ]
     .map(first_line);
     insta::assert_snapshot!(all.join("\n"), @r#"
@@ -77,6 +78,7 @@ fn values_that_are_none_are_refused_with_what_to_write() {
     lab.yaml:4:38: it ends before it begins: until must be after from
     lab.yaml:4:38: until is beyond every, where the next cycle begins
     lab.yaml:5:12: host a is there twice: give each its own name
+    lab.yaml:4:12: the name has a control character: leave it out
     "#);
 }
 

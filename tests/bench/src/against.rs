@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use genv_tests::exporter::{Exporter, Setup};
+use genv_tests::terminal::DirectTerminal;
 use genv_tests::tools::build_folder;
 
 use crate::load::{DEVICES, FEW_PROCESSES, LOAD, Load};
@@ -142,8 +143,9 @@ pub(crate) fn table(other: &Path) -> Result<Table> {
     })?;
     let what = format!("`genv devices` on a terminal, wall time: {LOAD}");
     comparison.rows(STARTS, [&what], [milliseconds], |build| {
+        let genv = load.genv(&build.program("genv"), "devices", &state);
         let began = Instant::now();
-        let mut terminal = load.on_terminal(&build.program("genv"), "devices", &state)?;
+        let mut terminal = DirectTerminal::start(genv)?;
         terminal.wait("H100")?;
         terminal.wait_until_closed();
         Ok([began.elapsed().as_secs_f64()])

@@ -9,7 +9,6 @@ use genv_tests::exporter::Exporter;
 use genv_tests::nvml_sim::Simulation;
 use genv_tests::process::Sleeper;
 use genv_tests::state::{self, Environment};
-use genv_tests::terminal::DirectTerminal;
 
 pub(crate) const DEVICES: usize = 8;
 pub(crate) const ENVIRONMENTS: usize = 100;
@@ -91,15 +90,15 @@ impl Load {
         Ok(())
     }
 
-    /// Starts a command of this `genv` on a terminal.
-    pub(crate) fn on_terminal(&self, genv: &Path, command: &str, state: &Path) -> Result<DirectTerminal> {
-        let mut genv = Command::new(genv);
+    /// A command of the program `genv`, with this load and state on a terminal.
+    pub(crate) fn genv(&self, program: &Path, command: &str, state: &Path) -> Command {
+        let mut genv = Command::new(program);
         genv.arg(command)
             .env("GENV_NVML_LIBRARY", self.simulation.library())
             .env("GENV_SCENARIO", self.simulation.scenario())
             .env("GENV_TMPDIR", state)
             .env("TERM", "xterm");
-        DirectTerminal::start(genv)
+        genv
     }
 
     pub(crate) fn pids(&self) -> Vec<u32> {

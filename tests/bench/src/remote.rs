@@ -163,7 +163,7 @@ impl Fleet {
     }
 }
 
-/// A client that knows each host by a line of its own, as those of different machines.
+/// A client to which each host is a server of its own, with its line in known_hosts: no sign-in waits for that of another.
 fn client_of(names: &[String], server: &SshServer) -> Result<SshClient> {
     let line = server.known_hosts_line()?;
     let (_, key) = line.split_once(' ').context("a line without a key")?;

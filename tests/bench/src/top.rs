@@ -23,8 +23,9 @@ pub(crate) fn table() -> Result<Table> {
     let state = folder.path().join("state");
     load.write_state(&state)?;
     let start = || -> Result<(DirectTerminal, [f64; 2])> {
+        let genv = load.genv(&program("genv")?, "top", &state);
         let began = Instant::now();
-        let mut terminal = load.on_terminal(&program("genv")?, "top", &state)?;
+        let mut terminal = DirectTerminal::start(genv)?;
         terminal.wait("reading")?;
         let first = began.elapsed();
         // The model of the devices.

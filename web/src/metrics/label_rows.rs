@@ -5,7 +5,7 @@ use super::label::LabelValue;
 /// Typical bytes of a label, its value and the separator.
 const LABEL_BYTES: usize = 16;
 
-/// Items that several families measure, each with the labels of its samples.
+/// Items that several families measure, each with labels that its samples share.
 #[derive(Debug)]
 pub struct LabelRows<T> {
     labels: &'static [&'static str],
@@ -19,13 +19,14 @@ pub struct LabelRows<T> {
 #[derive(Clone, Copy, Debug)]
 pub struct LabelRow<'a> {
     pub(super) labels: &'static [&'static str],
-    /// From the first character of the first value to the last character of the last value: `x",index="0`. There is one.
+    /// From the first character of the first value to the last character of the last value: `7",eid="e1`.
     pub(super) text: &'a str,
 }
 
 impl<T> LabelRows<T> {
-    /// An empty list with these labels and room for `rows`: there may be hundreds of thousands.
+    /// An empty list with these labels, at least one, and room for `rows`: there may be thousands.
     pub fn with_capacity(labels: &'static [&'static str], rows: usize) -> Self {
+        assert!(!labels.is_empty(), "a row has labels");
         Self { labels, text: String::with_capacity(rows * labels.len() * LABEL_BYTES), rows: Vec::with_capacity(rows) }
     }
 

@@ -15,11 +15,14 @@ use super::{Family, Kind};
 /// Up to this number `f64` represents every whole number exactly.
 const LARGEST_WHOLE: u64 = 1 << f64::MANTISSA_DIGITS;
 
+/// A piece of a family is passed on from this length: long enough that a compressor works on it undisturbed.
+const PIECE_BYTES: usize = 64 << 10;
+
 /// Fractions in this range have the same shortest digits in every implementation, without an exponent.
 const WITHOUT_EXPONENT: RangeInclusive<f64> = 1e-4..=1e15;
 
-/// Collects the samples of one family after the other, in the same memory. There may be a million samples, so none has
-/// an allocation of its own.
+/// Collects the samples of one family after the other, in the same memory. There may be many thousands, so none has an
+/// allocation of its own.
 #[derive(Debug)]
 pub struct Samples {
     kind: Kind,
@@ -32,7 +35,7 @@ pub struct Samples {
     line_prefix: String,
     has_hostname: bool,
     family: MetricFamily,
-    /// Positions of the lines by their series, for [`Self::end`].
+    /// Positions of the lines by their series, for [`Self::merge`].
     series: HashTable<usize>,
     hasher: RandomState,
 }
@@ -75,12 +78,13 @@ impl Samples {
     pub fn of<S>(&mut self, family: &Family<S>, add: impl FnOnce(&mut Self)) -> &MetricFamily {
         self.begin(family);
         add(self);
-        self.end();
+        self.merge(0);
         &self.family
     }
 
-    /// The samples of the family that `add` adds for each host, in pieces: all hosts together may have a million. No series
-    /// is of two hosts. Name, help and type are in the first piece.
+    /// Passes the samples that `add` adds for each host to `piece`, those of some hosts at a time: those of all hosts together
+    /// may take a hundred megabytes. The first piece begins with name, help and type of the family; without a sample there is
+    /// none. Samples are merged within a host, so that each must have a name of its own.
     pub fn of_each<S, H>(
         &mut self,
         family: &Family<S>,
@@ -90,13 +94,17 @@ impl Samples {
     ) {
         self.begin(family);
         for host in hosts {
+            let first = self.family.lines.len();
             add(host, self);
-            if !self.family.is_empty() {
-                self.end();
+            self.merge(first);
+            if self.family.text.len() >= PIECE_BYTES && !self.family.is_empty() {
                 piece(&self.family);
                 self.family.text.clear();
                 self.family.lines.clear();
             }
+        }
+        if !self.family.is_empty() {
+            piece(&self.family);
         }
     }
 
@@ -176,14 +184,14 @@ impl Samples {
         lines.push(SampleLine { series, value });
     }
 
-    /// Merges the samples with the same labels.
-    fn end(&mut self) {
+    /// Merges the samples with the same labels, from this line on.
+    fn merge(&mut self, first: usize) {
         let MetricFamily { text, lines } = &mut self.family;
         self.series.clear();
         // The table is empty, so that no entry is hashed again.
-        self.series.reserve(lines.len(), |_| 0);
+        self.series.reserve(lines.len() - first, |_| 0);
         let mut repeated = Vec::new();
-        for at in 0..lines.len() {
+        for at in first..lines.len() {
             let of = |at: &usize| &text[lines[*at].series.clone()];
             let hash = |at: &usize| self.hasher.hash_one(of(at));
             let same = |other: &usize| of(other) == of(&at);
@@ -220,7 +228,7 @@ impl MetricFamily {
         lines.map(|line| (&self.text[line.series.clone()], line.value))
     }
 
-    /// Name, help and type, unless an earlier piece has them, and its samples if it has any, in Prometheus' text format 0.0.4.
+    /// Name, help and type, then the samples, in Prometheus' text format 0.0.4. A later piece of a family has samples alone.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -327,19 +335,25 @@ mod tests {
     }
 
     #[test]
-    fn pieces_by_host_are_the_whole_family() {
+    fn pieces_of_a_family_are_the_whole_one() {
         let family = Family { name: "x", kind: Kind::Gauge, labels: &["a"], help: "y", samples: () };
-        let add = |hostname: &&str, samples: &mut Samples| {
+        // Of each host, the first sample repeats the last one.
+        let add = |(hostname, number): &(&str, u32), samples: &mut Samples| {
             samples.of_host(hostname);
-            for value in [1.0, 2.0].into_iter().filter(|_| *hostname != "empty") {
-                samples.add(&[&"x"], value);
+            for value in (0..*number).rev().chain((*number > 0).then_some(0)) {
+                samples.add(&[&value], f64::from(value + 1));
             }
         };
-        let hosts = ["empty", "b", "empty", "c"];
-        let (mut samples, mut pieces) = (Samples::default(), Vec::new());
-        samples.of_each(&family, &hosts, add, |piece| pieces.push(piece.text().to_owned()));
-        let header = "# HELP x y\n# TYPE x gauge\n";
-        assert_eq!(pieces, [&*format!("{header}x{{hostname=\"b\",a=\"x\"}} 3\n"), "x{hostname=\"c\",a=\"x\"} 3\n"]);
+        let hosts = [("a", 0), ("b", 3), ("c", 5_000), ("d", 0), ("e", 2)];
+        let (mut samples, mut pieces, mut values) = (Samples::default(), Vec::new(), 0);
+        samples.of_each(&family, &hosts, add, |piece| {
+            pieces.push(piece.text().to_owned());
+            values += piece.samples().count();
+        });
+        assert_eq!((pieces.len(), values), (2, 5_005));
+        assert_eq!(pieces[1], "x{hostname=\"e\",a=\"1\"} 2\nx{hostname=\"e\",a=\"0\"} 2\n");
+        let whole = samples.of(&family, |samples| hosts.iter().for_each(|host| add(host, samples)));
+        assert_eq!(pieces.concat(), whole.text());
         samples.of_each(&family, &hosts[..1], add, |piece| panic!("{}", piece.text()));
     }
 

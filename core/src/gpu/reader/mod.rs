@@ -48,7 +48,7 @@ const LATE: u32 = 20;
 /// The same while the driver is opened here, which takes seconds on machines with many GPUs, or between calls.
 const LATE_OPENING: u32 = 40;
 
-/// The factor for a reader that computes or waits for a CPU.
+/// The factor for a reader of which a thread computes or waits for a CPU.
 const RUNNING: u32 = 5;
 
 /// The most readers that have not ended yet while another one is started.

@@ -149,8 +149,8 @@ impl Reader {
         self.notes.current(CallOf::Sweep).name.is_empty() && self.notes.current(CallOf::Events).gpu.is_some()
     }
 
-    /// Whether a thread of it computes, or waits for a CPU: it may be slow, or hold a lock of the library that the call waits
-    /// for.
+    /// Whether a thread of the reader computes, or waits for a CPU. Then the call may be slow, or wait for a lock of the library
+    /// that this thread holds.
     pub(super) fn runs(&self) -> bool {
         threads::any_runs(Pid::from_child(&self.process.child))
     }

@@ -44,40 +44,55 @@ fn state(stat: &[u8]) -> Option<char> {
 #[cfg(test)]
 mod tests {
     use std::hint::spin_loop;
-    use std::process::{Command, Stdio};
+    use std::process::{Child, Command, Stdio};
     use std::thread::sleep;
     use std::time::{Duration, Instant};
 
     use super::*;
 
-    const SPINS: &str = "GENV_TEST_SPINS";
+    const TEST: &str = "gpu::reader::threads::tests::a_process_runs_while_any_of_its_threads_does";
+
+    /// Set in this test program when its test only computes.
+    const COMPUTES: &str = "GENV_TEST_COMPUTES";
+
+    /// A process that is killed with the value.
+    struct Started(Child);
+
+    impl Started {
+        fn of(command: &mut Command) -> Self {
+            Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+        }
+    }
+
+    impl Drop for Started {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
 
     #[test]
     fn a_process_runs_while_any_of_its_threads_does() {
-        if std::env::var_os(SPINS).is_some() {
+        if std::env::var_os(COMPUTES).is_some() {
             let began = Instant::now();
             while began.elapsed() < Duration::from_secs(60) {
                 spin_loop();
             }
             return;
         }
-        // The first thread of a program of tests waits for that of a test.
-        let mut spins = Command::new(std::env::current_exe().unwrap())
-            .args(["a_process_runs_while_any_of_its_threads_does", "--test-threads=2"])
-            .env(SPINS, "1")
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut sleeps = Command::new("sleep").arg("60").spawn().unwrap();
-        let [spinning, sleeping] = [&spins, &sleeps].map(Pid::from_child);
-        let first = || state(&fs::read(format!("/proc/{spinning}/stat")).unwrap());
-        while !(first() == Some('S') && any_runs(spinning) && !any_runs(sleeping)) {
-            assert_eq!(spins.try_wait().unwrap(), None);
+        let sleeps = Started::of(Command::new("sleep").arg("60"));
+        // The first thread of a test program sleeps until the thread of its test ends.
+        let this = std::env::current_exe().unwrap();
+        let mut computes =
+            Started::of(Command::new(this).args(["--exact", TEST, "--test-threads=2"]).env(COMPUTES, "1"));
+        let [sleeping, computing] = [&sleeps, &computes].map(|started| Pid::from_child(&started.0));
+        // Several looks in a row: both processes have started.
+        let mut looks = 0;
+        while looks < 5 {
+            assert_eq!(computes.0.try_wait().unwrap(), None);
+            let is_so = states(computing).unwrap() == [Some('S'), Some('R')] && !any_runs(sleeping);
+            looks = if is_so && any_runs(computing) { looks + 1 } else { 0 };
             sleep(Duration::from_millis(10));
-        }
-        for child in [&mut spins, &mut sleeps] {
-            child.kill().unwrap();
-            child.wait().unwrap();
         }
     }
 }
