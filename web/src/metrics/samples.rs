@@ -337,7 +337,7 @@ mod tests {
     #[test]
     fn pieces_of_a_family_are_the_whole_one() {
         let family = Family { name: "x", kind: Kind::Gauge, labels: &["a"], help: "y", samples: () };
-        // Of each host, the first sample repeats the last one.
+        // Of each host, the last sample repeats the labels of the one before.
         let add = |(hostname, number): &(&str, u32), samples: &mut Samples| {
             samples.of_host(hostname);
             for value in (0..*number).rev().chain((*number > 0).then_some(0)) {
