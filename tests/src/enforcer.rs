@@ -253,6 +253,16 @@ impl Enforcer {
         Ok(scrape)
     }
 
+    /// Waits until it has judged fresh facts of each host: a record that is there before counts as first seen then. Until a
+    /// host has answered, cycles end without it.
+    pub fn wait_for_facts(&self) -> Result<()> {
+        self.wait_for_metrics("it has fresh facts", |scrape| {
+            let blind = scrape.all("genv_enforcer_blind", &[]);
+            !blind.is_empty() && blind.iter().all(|(_, value)| *value == 0.0)
+        })
+        .map(drop)
+    }
+
     /// Waits until so many more cycles have ended, each seen.
     pub fn wait_for_cycles(&self, cycles: usize) -> Result<()> {
         let when = |status: &Value| status["updated_timestamp_seconds"].as_f64();

@@ -55,7 +55,7 @@ impl Lab {
         let own = Environment::new("e1", victim(), member.pid(), &[0]);
         state::write(&setup.genv_directory(), 2, &[own])?;
         let enforcer = setup.start()?;
-        enforcer.wait_for_cycles(2)?;
+        enforcer.wait_for_facts()?;
         ensure!(is_alive(process.pid()), "{}", enforcer.log());
         Ok(Self { enforcer, _member: member, process })
     }
@@ -135,7 +135,7 @@ fn commands_of_ours_in_one_shell_after_another_are_disputed_by_nothing() -> Resu
     let setup = Setup::new(&used_by(&[]), &rule("kind: max-devices-per-user, limit: 2, action: report"))?;
     state::write(&setup.genv_directory(), 2, &[])?;
     let enforcer = setup.start()?;
-    enforcer.wait_for_cycles(2)?;
+    enforcer.wait_for_facts()?;
     let setup = enforcer.setup();
     let folder = setup.genv_directory();
     let script = "genv activate --id a --gpus 1; genv attach --index 1; genv activate --id b; genv attach --index 0; \
@@ -163,7 +163,7 @@ fn what_genv_1_x_writes_is_borne_out_by_the_processes_that_were_started_with_it(
     let folder = setup.genv_directory();
     state::write(&folder, 2, &[])?;
     let enforcer = setup.start()?;
-    enforcer.wait_for_cycles(2)?;
+    enforcer.wait_for_facts()?;
     state::write(&folder, 2, &[Environment::new("e1", victim(), shell.pid(), &[1])])?;
     enforcer.setup().rewrite_scenario(&used_by(&[process.pid()]))?;
     enforcer.wait_for_cycles(2)?;

@@ -37,8 +37,7 @@ hosts:
     let (_, setup) = enforcer.terminate()?;
     let enforcer = setup.start()?;
     enforcer.wait_for_cycles(10)?;
-    let status = enforcer.status()?;
-    ensure!(shown(&status), "{status:#}");
+    let status = enforcer.wait_for_status("it is known again", shown)?;
     assert_eq!(status["violations"], serde_json::json!([]), "{status:#}");
     ensure!(is_alive(training.pid()));
     let text = enforcer.setup().said(&["status"])?;

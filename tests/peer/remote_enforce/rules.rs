@@ -136,7 +136,7 @@ fn what_takes_memory_from_a_user_counts_once_a_command_of_the_user_confirms_it()
     state::write(&folder, 1, &[environment("8gi")])?;
     let rule = "- {kind: env-memory, action: terminate, for: 0s, warn: []}";
     let lab = Lab::start(&[&one], rule)?;
-    lab.enforcer.wait_for_cycles(3)?;
+    lab.enforcer.wait_for_facts()?;
     state::write(&folder, 1, &[environment("1mi")])?;
     lab.enforcer.wait_for_status("the record is disputed", |status| {
         status["disputed_records"].to_string().contains("was lowered")

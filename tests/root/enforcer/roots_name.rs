@@ -49,7 +49,7 @@ fn devices_that_a_user_holds_in_the_name_of_root_are_taken_back() -> Result<()> 
         let parked = [Environment::new("parked", 0, member, &[0, 1])];
         state::write(&folder, 2, if is_there_before { &parked } else { &[] })?;
         let enforcer = setup.start()?;
-        enforcer.wait_for_cycles(2)?;
+        enforcer.wait_for_facts()?;
         if !is_there_before {
             state::write(&folder, 2, &parked)?;
         }
@@ -69,7 +69,7 @@ fn roots_own_environments_keep_their_devices() -> Result<()> {
     let mut all = vec![Environment::new("before", 0, before.pid(), &[0])];
     state::write(&folder, 2, &all)?;
     let enforcer = setup.start()?;
-    enforcer.wait_for_cycles(3)?;
+    enforcer.wait_for_facts()?;
     // A shell of root in a terminal, in an environment of genv 1.4.3.
     let file = folder.join("shell");
     let line = format!("echo $$ > {}; exec sleep 1000000", file.display());
