@@ -4,9 +4,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use genv_tests::exporter::{Exporter, Setup};
 use genv_tests::nvml_sim::Simulation;
+use genv_tests::patience::until;
 use genv_tests::process::{Sleeper, copy_program};
 use genv_tests::root::FIRST_UID;
 use genv_tests::state::{self, Environment};
@@ -25,20 +26,22 @@ fn simulated_devices() -> Result<Setup> {
     Ok(Setup::new()?.flag("--gpu.source=simulated").env("GENV_DEVICES", "2"))
 }
 
-fn state_works(exporter: &Exporter, works: bool) -> Result<String> {
-    exporter.wait_for("the state collector", |scrape| {
-        let success = scrape.value("genv_collector_success", &[("collector", "state")]);
-        success.ok() == Some(f64::from(u8::from(works)))
-            && scrape.value("genv_collector_success", &[("collector", "gpu")]).ok() == Some(1.0)
-    })?;
-    let snapshot: serde_json::Value = serde_json::from_slice(&exporter.get("/snapshot")?.body)?;
-    Ok(snapshot["collectors"]["state"]["error"].to_string())
+/// Waits until the state collector works, or fails, and the snapshot has this of its error.
+fn state_works(exporter: &Exporter, works: bool, error: &str) -> Result<()> {
+    until("the state collector", || {
+        let scrape = exporter.scrape()?;
+        let success = |collector| scrape.value("genv_collector_success", &[("collector", collector)]).ok();
+        let snapshot: serde_json::Value = serde_json::from_slice(&exporter.get("/snapshot")?.body)?;
+        let is_so = success("state") == Some(f64::from(u8::from(works))) && success("gpu") == Some(1.0);
+        Ok(is_so && snapshot["collectors"]["state"]["error"].to_string().contains(error))
+    })
+    .with_context(|| exporter.log())
 }
 
 #[test]
 fn a_state_directory_that_does_not_exist_is_a_machine_without_environments() -> Result<()> {
     let exporter = simulated_devices()?.start()?;
-    assert_eq!(state_works(&exporter, true)?, "null");
+    state_works(&exporter, true, "null")?;
     assert_eq!(exporter.scrape()?.value("genv_environments", &[])?, 0.0);
     Ok(())
 }
@@ -60,14 +63,12 @@ fn a_state_directory_that_may_not_be_read_is_a_failed_collector_that_says_so() -
         setup = setup.program(&copy).user(FIRST_UID);
     }
     let exporter = setup.start()?;
-    let error = state_works(&exporter, false)?;
-    ensure!(error.contains(&state.display().to_string()), "{error}");
+    state_works(&exporter, false, &state.display().to_string())?;
     // What is not known is not told: neither environments nor that there are none.
     ensure!(exporter.scrape()?.all("genv_environments", &[]).is_empty());
 
     std::fs::set_permissions(&state, std::fs::Permissions::from_mode(0o755))?;
-    state_works(&exporter, true)?;
-    Ok(())
+    state_works(&exporter, true, "null")
 }
 
 fn listing(folder: &Path) -> Result<Vec<(PathBuf, SystemTime, u64)>> {

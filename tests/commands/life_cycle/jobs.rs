@@ -252,7 +252,8 @@ fn exec_ends_its_environment_with_its_command_and_names_what_works_on_its_device
         driver(&account, &[])?;
         let _ = fs::remove_file(account.home().join("job"));
         let _ = fs::remove_file(account.home().join("go"));
-        let line = "setsid sleep 1000 > /dev/null 2>&1 < /dev/null & echo $! > ~/job; \
+        let line = "setsid sleep 1000 > /dev/null 2>&1 < /dev/null & \
+             until grep -q sleep /proc/$!/comm; do sleep 0.01; done; echo $! > ~/job; \
              until [ -e ~/go ]; do sleep 0.01; done; exit 3";
         let script = format!("genv exec --eid e1 --gpus 1 -- sh -c '{line}'");
         let mut command = bash(&account, &script)?;
@@ -267,7 +268,7 @@ fn exec_ends_its_environment_with_its_command_and_names_what_works_on_its_device
         let said = Lines::of(exec.stderr.take().context("no stderr")?);
         let code = ended(&mut exec)?.code();
         ensure!(code == Some(3), "{code:?}");
-        let said = said.come().collect::<Vec<_>>().join("\n");
+        let said = std::iter::from_fn(|| said.next_line().ok()).collect::<Vec<_>>().join("\n");
         let named = format!("process {} (sleep) uses device 0, which is free now", job.0);
         ensure!(said.contains(&named) == works, "{said}");
         ensure!(is_alive(job.0));

@@ -174,12 +174,12 @@ fn no_gpu_is_tried_while_a_reader_waits_in_state_d() {
 
 #[test]
 fn an_xid_error_that_the_last_sample_of_a_reader_lacks_is_in_the_next_one() {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis();
-    let scenario =
-        SCENARIO.replace("power: 412.5", &format!("power: 412.5\n        xid: [{{xid: 79, at: {}ms}}]", now + 2000));
-    alone(&scenario, |stage| {
+    alone(SCENARIO, |stage| {
         // The hang lasts for three seconds.
         let mut watched = Watched::new(stage, Pace { look: Duration::from_millis(150), ..PACE }).unwrap();
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis();
+        let xid = format!("power: 412.5\n        xid: [{{xid: 79, at: {}ms}}]", now + 2000);
+        stage.rewrite(&SCENARIO.replace("power: 412.5", &xid));
         watched.driver.fails(TEMPERATURE, WHOLE, "hang");
         let mut events = Vec::new();
         until("each of three GPUs has its XID error", || {

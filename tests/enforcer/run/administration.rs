@@ -6,22 +6,19 @@ use genv_tests::process::Sleeper;
 
 use crate::run::outsider;
 
-fn lab(when: &str) -> Result<(Sleeper, Enforcer)> {
-    let (process, setup) = outsider("enforce", when)?;
+/// A process outside of all environments, which does not use a device yet, and an enforcer that ends those that do.
+fn lab() -> Result<(Sleeper, Enforcer)> {
+    let (process, setup) = outsider("enforce", "for: 0s, warn: []")?;
+    setup.rewrite_scenario(&used_by(&[]))?;
     Ok((process, setup.start()?))
-}
-
-fn username(enforcer: &Enforcer) -> Result<String> {
-    let status =
-        enforcer.wait_for_status("a rule is broken", |status| status["violations"][0]["username"].is_string())?;
-    Ok(status["violations"][0]["username"].as_str().unwrap_or_default().to_owned())
 }
 
 #[test]
 fn a_pause_holds_everything_until_it_ends() -> Result<()> {
-    let (process, enforcer) = lab("for: 1s, warn: []")?;
+    let (process, enforcer) = lab()?;
     let said = enforcer.setup().said(&["pause", "--for", "1h"])?;
     ensure!(said.starts_with("Paused until "), "{said}");
+    enforcer.setup().rewrite_scenario(&used_by(&[process.pid()]))?;
     enforcer.wait_for_status("it is held", |status| {
         status["paused_until_seconds"].is_number() && status["violations"][0]["stage"] == "held"
     })?;
@@ -35,8 +32,8 @@ fn a_pause_holds_everything_until_it_ends() -> Result<()> {
 
 #[test]
 fn a_waiver_spares_its_user_from_its_rule_until_it_is_taken_back() -> Result<()> {
-    let (process, enforcer) = lab("for: 1s, warn: []")?;
-    let user = username(&enforcer)?;
+    let (process, enforcer) = lab()?;
+    let user = genv_core::proc::username(victim());
     let waive = |rule: &str, span: &str| {
         let words = ["waive", &user, "--rule", rule, "--for", span, "--reason", "thesis"];
         enforcer.setup().ended(&words, if rule == "nosuch" { 2 } else { 0 })
@@ -44,6 +41,7 @@ fn a_waiver_spares_its_user_from_its_rule_until_it_is_taken_back() -> Result<()>
     let stderr = waive("nosuch", "1h")?;
     ensure!(stderr.contains("non-env-processes"), "{stderr}");
     waive("non-env-processes", "1h")?;
+    enforcer.setup().rewrite_scenario(&used_by(&[process.pid()]))?;
     let status = enforcer.wait_for_status("it is held", |status| status["violations"][0]["stage"] == "held")?;
     assert_eq!(status["waivers"][0]["reason"], "thesis");
     let why = status["violations"][0]["why"].as_str().unwrap_or_default();
@@ -187,7 +185,8 @@ fn a_configuration_that_cannot_be_used_at_the_start_ends_it_with_its_place() -> 
 
 #[test]
 fn genv_why_tells_users_what_is_held_against_them() -> Result<()> {
-    let (process, enforcer) = lab("for: 1h, warn: []")?;
+    let (process, setup) = outsider("enforce", "for: 1h, warn: []")?;
+    let enforcer = setup.start()?;
     enforcer.wait_for_status("a rule is broken", |status| status["violations"][0]["rule"].is_string())?;
     let directory = enforcer.setup().state_directory();
     let directory = format!("--state-directory={}", directory.display());

@@ -166,7 +166,8 @@ fn what_genv_1_x_writes_is_borne_out_by_the_processes_that_were_started_with_it(
     enforcer.wait_for_facts()?;
     state::write(&folder, 2, &[Environment::new("e1", victim(), shell.pid(), &[1])])?;
     enforcer.setup().rewrite_scenario(&used_by(&[process.pid()]))?;
-    enforcer.wait_for_cycles(2)?;
+    let remembered = enforcer.setup().state_directory().join("records.json");
+    until("the record is remembered", || Ok(fs::read_to_string(&remembered)?.contains("\"e1\"")))?;
     attach(&folder, 0, Some("1mi"))?;
     enforcer.wait_for_cycles(3)?;
     ensure!(is_alive(process.pid()), "{}", enforcer.log());

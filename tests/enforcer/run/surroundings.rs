@@ -19,6 +19,7 @@ fn without_a_socket_of_the_service_manager_it_ends() -> Result<()> {
 fn prometheus_finds_nothing_wrong_with_its_metrics() -> Result<()> {
     let (_process, setup) = outsider("enforce", "for: 1h, warn: []")?;
     let enforcer = setup.start()?;
+    enforcer.wait_for_facts()?;
     let page = enforcer.get("/metrics")?;
     assert_eq!(page.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
     for tool in ["prometheus", "prometheus-3"] {
