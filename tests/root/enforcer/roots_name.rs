@@ -85,7 +85,8 @@ fn roots_own_environments_keep_their_devices() -> Result<()> {
     ensure!(disputed(&enforcer)? == "[]", "{}", disputed(&enforcer)?);
     // A shell of root in an environment of this genv.
     state::write(&folder, 2, &all[..1])?;
-    let mut genv = enforcer.setup().program("genv", &["exec", "--gpus", "1", "--", "sleep", "1000000"])?;
+    let job = ["setpriv", "--pdeathsig=KILL", "sleep", "1000000"];
+    let mut genv = enforcer.setup().program("genv", &[&["exec", "--gpus=1", "--"][..], &job].concat())?;
     let _genv = Running::spawn(genv.stdin(Stdio::null()))?;
     until("its environment has a device", || Ok(holders(enforcer.setup())?.len() == 2))?;
     enforcer.wait_for_cycles(5)?;
