@@ -47,10 +47,10 @@ fn the_old_families_are_those_of_genv_1_4_3_sample_by_sample() -> Result<()> {
     let setup = Setup::with_driver(&simulation)?.env("GENV_TMPDIR", peer.state_directory());
     let exporter = setup.flag("--interval=1s").start()?;
     let monitor = peer.monitor()?;
-    // It sets one family after the other while it answers; the devices of users come last.
+    // It sets one family after the other while it answers; the processes of users come last.
     let processes = |scrape: &Scrape| {
         scrape.value("genv_processes_total", &[]).ok() == Some(4.0)
-            && !scrape.all("genv_user_attached_devices_total", &[]).is_empty()
+            && !scrape.all("genv_user_processes_total", &[]).is_empty()
     };
     let theirs = monitor.wait_for("genv monitor sees the processes", processes)?;
     exporter.wait_for("the processes", |scrape| {

@@ -253,8 +253,8 @@ impl Enforcer {
         Ok(scrape)
     }
 
-    /// Waits until it has judged fresh facts of each host: a record that is there before counts as first seen then. Until a
-    /// host has answered, cycles end without it.
+    /// Waits until it has had facts of each host, and so remembers the records that are there now. Cycles also end without
+    /// the facts of a host that has not answered yet.
     pub fn wait_for_facts(&self) -> Result<()> {
         self.wait_for_metrics("it has fresh facts", |scrape| {
             let blind = scrape.all("genv_enforcer_blind", &[]);

@@ -8,9 +8,8 @@ use crate::run::outsider;
 
 /// A process outside of all environments, which does not use a device yet, and an enforcer that ends those that do.
 fn lab() -> Result<(Sleeper, Enforcer)> {
-    let (process, setup) = outsider("enforce", "for: 0s, warn: []")?;
-    setup.rewrite_scenario(&used_by(&[]))?;
-    Ok((process, setup.start()?))
+    let setup = Setup::new(&used_by(&[]), &ends_outsiders("enforce", "for: 0s, warn: []"))?;
+    Ok((sleeper(&[])?, setup.start()?))
 }
 
 #[test]

@@ -56,6 +56,7 @@ impl Lab {
         state::write(&setup.genv_directory(), 2, &[own])?;
         let enforcer = setup.start()?;
         enforcer.wait_for_facts()?;
+        enforcer.wait_for_cycles(1)?;
         ensure!(is_alive(process.pid()), "{}", enforcer.log());
         Ok(Self { enforcer, _member: member, process })
     }

@@ -3,6 +3,7 @@ use std::fs;
 use anyhow::{Result, ensure};
 use genv_tests::enforcer::Setup;
 use genv_tests::nvml_sim::used_by;
+use genv_tests::patience::until;
 use genv_tests::prometheus::check_metrics;
 
 use crate::run::outsider;
@@ -19,7 +20,6 @@ fn without_a_socket_of_the_service_manager_it_ends() -> Result<()> {
 fn prometheus_finds_nothing_wrong_with_its_metrics() -> Result<()> {
     let (_process, setup) = outsider("enforce", "for: 1h, warn: []")?;
     let enforcer = setup.start()?;
-    enforcer.wait_for_facts()?;
     let page = enforcer.get("/metrics")?;
     assert_eq!(page.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
     for tool in ["prometheus", "prometheus-3"] {
@@ -27,7 +27,7 @@ fn prometheus_finds_nothing_wrong_with_its_metrics() -> Result<()> {
         ensure!(fine && said.is_empty(), "{tool}: {said}");
     }
     for (path, status) in [("/", 200), ("/-/healthy", 200), ("/-/ready", 200), ("/nosuch", 404)] {
-        assert_eq!(enforcer.get(path)?.status, status, "{path}");
+        until(path, || Ok(enforcer.get(path)?.status == status))?;
     }
     Ok(())
 }

@@ -85,8 +85,9 @@ fn roots_own_environments_keep_their_devices() -> Result<()> {
     ensure!(disputed(&enforcer)? == "[]", "{}", disputed(&enforcer)?);
     // A shell of root in an environment of this genv.
     state::write(&folder, 2, &all[..1])?;
-    let job = ["setpriv", "--pdeathsig=KILL", "sleep", "1000000"];
-    let mut genv = enforcer.setup().program("genv", &[&["exec", "--gpus=1", "--"][..], &job].concat())?;
+    // Where genv is killed, the command that it has started goes on.
+    let exec = ["exec", "--gpus=1", "--", "setpriv", "--pdeathsig=KILL", "sleep", "1000000"];
+    let mut genv = enforcer.setup().program("genv", &exec)?;
     let _genv = Running::spawn(genv.stdin(Stdio::null()))?;
     until("its environment has a device", || Ok(holders(enforcer.setup())?.len() == 2))?;
     enforcer.wait_for_cycles(5)?;
