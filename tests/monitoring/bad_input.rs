@@ -35,9 +35,9 @@ fn wait_for_state(exporter: &Exporter, failure: Option<&str>) -> Result<()> {
         let mut snapshot: serde_json::Value = serde_json::from_slice(&exporter.get("/snapshot")?.body)?;
         collectors = snapshot["collectors"].take();
         let error = collectors["state"]["error"].as_str();
-        let is_said = failure.map_or(error.is_none(), |part| error.is_some_and(|error| error.contains(part)));
+        let has_error = failure.map_or(error.is_none(), |part| error.is_some_and(|error| error.contains(part)));
         let works = f64::from(u8::from(failure.is_none()));
-        Ok(is_said && success("state") == Some(works) && success("gpu") == Some(1.0))
+        Ok(has_error && success("state") == Some(works) && success("gpu") == Some(1.0))
     })
     .with_context(|| format!("{collectors:#}"))
 }

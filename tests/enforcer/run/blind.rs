@@ -88,14 +88,14 @@ fn why(setup: &Setup) -> Result<String> {
 }
 
 /// Waits until `genv-enforcer status` and `genv why` print these parts. On a busy machine a cycle may miss an answer.
-fn says(enforcer: &Enforcer, in_status: &[&str], in_why: &[&str]) -> Result<()> {
-    let mut said = [String::new(), String::new()];
-    until("it is said", || {
-        said = [enforcer.setup().said(&["status"])?, why(enforcer.setup())?];
-        let has = |said: &str, parts: &[&str]| parts.iter().all(|part| said.contains(part));
-        Ok(has(&said[0], in_status) && has(&said[1], in_why))
+fn prints(enforcer: &Enforcer, in_status: &[&str], in_why: &[&str]) -> Result<()> {
+    let mut printed = [String::new(), String::new()];
+    until("both print these parts", || {
+        printed = [enforcer.setup().said(&["status"])?, why(enforcer.setup())?];
+        let has = |text: &str, parts: &[&str]| parts.iter().all(|part| text.contains(part));
+        Ok(has(&printed[0], in_status) && has(&printed[1], in_why))
     })
-    .with_context(|| format!("{in_status:?}, {in_why:?}: {said:?}"))
+    .with_context(|| format!("{in_status:?}, {in_why:?}: {printed:?}"))
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn what_is_shown_in_part_only_is_said_and_the_host_is_judged_by_the_rest() -> Re
     let genv = setup.genv_directory();
     state::write(&genv, 2, &[])?;
     let enforcer = setup.start()?;
-    says(&enforcer, &["Nobody breaks a rule."], &["breaks no rule"])?;
+    prints(&enforcer, &["Nobody breaks a rule."], &["breaks no rule"])?;
 
     for (devices, what, ready) in [
         (&[1][..], "the processes on device 1 are not known", 200),
@@ -120,18 +120,18 @@ fn what_is_shown_in_part_only_is_said_and_the_host_is_judged_by_the_rest() -> Re
         enforcer.setup().rewrite_scenario(&hidden_on(devices))?;
         let unknown = "Who breaks a rule is not known: the enforcer is blind: devices of";
         let in_why = ["It is unknown whether", "the enforcer is blind"];
-        says(&enforcer, &["Blind      devices of", what, unknown], &in_why)?;
+        prints(&enforcer, &["Blind      devices of", what, unknown], &in_why)?;
         until("it is ready, or not", || Ok(enforcer.get("/-/ready")?.status == ready))?;
     }
     enforcer.setup().rewrite_scenario(&hidden_on(&[]))?;
-    says(&enforcer, &["Nobody breaks a rule."], &[])?;
+    prints(&enforcer, &["Nobody breaks a rule."], &[])?;
 
     let envs = fs::read_to_string(genv.join("envs.json"))?;
     fs::write(genv.join("envs.json"), r#"{"envs": [{"eid": "e1"}]}"#)?;
-    says(&enforcer, &["Blind      records of"], &[])?;
+    prints(&enforcer, &["Blind      records of"], &[])?;
     until("it is ready", || Ok(enforcer.get("/-/ready")?.status == 200))?;
     fs::write(genv.join("envs.json"), envs)?;
-    says(&enforcer, &["Nobody breaks a rule."], &[])?;
+    prints(&enforcer, &["Nobody breaks a rule."], &[])?;
     let log = enforcer.log();
     ensure!(log.matches("the enforcer sees the source again").count() >= 2, "{log}");
     Ok(())

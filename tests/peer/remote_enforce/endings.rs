@@ -13,8 +13,8 @@ use serde_json::json;
 use crate::remote_enforce::lab::{Lab, Machine, SLEEP};
 use crate::remote_enforce::rules::{BREAKS, OUTSIDE};
 
-/// Ends by force, a second after SIGTERM.
-const KILL: &str = "- {kind: non-env-processes, action: kill, grace: 1s, for: 0s, warn: []}";
+/// Ends by force, three seconds after SIGTERM.
+const KILL: &str = "- {kind: non-env-processes, action: kill, grace: 3s, for: 0s, warn: []}";
 
 /// `SIGTERM done` and so on, in their order.
 fn deeds(lines: &[serde_json::Value]) -> Vec<String> {
