@@ -1,5 +1,5 @@
-use crate::metrics::LabelRows;
 use super::*;
+use crate::metrics::LabelRows;
 
 /// A family with the added samples, in the memory of another family.
 fn family(kind: Kind, labels: &'static [&'static str], add: impl FnOnce(&mut Samples)) -> MetricFamily {
