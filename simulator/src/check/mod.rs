@@ -86,7 +86,7 @@ impl Checker<'_> {
             Some(name) if name.value.is_empty() => {
                 return self.refuse(name.referenced, "the name is empty");
             }
-            // Labels of metrics show all of these in the same way, so that two names would be one.
+            // Labels of metrics have the same sign in place of most of these, so that two names could become one.
             Some(name) if name.value.contains(char::is_control) => {
                 return self.refuse(name.referenced, "the name has a control character: leave it out");
             }

@@ -97,7 +97,7 @@ impl Samples {
             let first = self.family.lines.len();
             add(host, self);
             self.merge(first);
-            if self.family.text.len() >= PIECE_BYTES && !self.family.is_empty() {
+            if self.family.text.len() >= PIECE_BYTES {
                 piece(&self.family);
                 self.family.text.clear();
                 self.family.lines.clear();
