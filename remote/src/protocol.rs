@@ -4,7 +4,7 @@
 //! [`Request`]s until the end of its input, and writes [`Reply`]s. An unknown field is ignored, and an unknown request gets
 //! [`Reply::Error`].
 
-use genv_core::model::{Changes, Snapshot};
+use genv_core::model::{Changes, SentChanges, Snapshot};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
@@ -58,9 +58,9 @@ pub enum Request {
         /// Time between two snapshots.
         interval_seconds: f64,
         /// Whether the client accepts [`Reply::Changes`] after the first snapshot. A host without support for this field sends
-        /// whole snapshots.
+        /// whole snapshots. The field `changes` of earlier clients asks for another form of changes, which is no longer sent.
         #[serde(default)]
-        changes: bool,
+        changed_fields: bool,
     },
     /// Send one snapshot.
     Once,
@@ -87,7 +87,7 @@ pub enum Reply {
     /// The changes between the last snapshot in this session and the newest.
     Changes {
         /// With the times of the host's clock and the name on the host.
-        changes: Box<Changes<'static>>,
+        changes: SentChanges,
     },
     /// The reply to [`Request::Enforce`].
     Enforced {
@@ -115,7 +115,7 @@ pub struct SnapshotReply<'a> {
 }
 
 /// [`Reply::Changes`] of borrowed snapshots.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Debug, Serialize)]
 #[serde(tag = "reply", rename = "changes")]
 pub struct ChangesReply<'a> {
     /// With the times of the host's clock and the name on the host.
@@ -129,7 +129,7 @@ struct ReplyFields {
     #[serde(default)]
     snapshot: Option<Box<Snapshot>>,
     #[serde(default)]
-    changes: Option<Box<Changes<'static>>>,
+    changes: Option<SentChanges>,
     #[serde(default)]
     id: Option<u64>,
     #[serde(default, deserialize_with = "present")]
@@ -216,7 +216,7 @@ mod tests {
         let Reply::Changes { changes } = read else {
             panic!("{read:?}");
         };
-        assert_eq!(changes.apply(&Snapshot::default()), Ok(snapshot));
+        assert_eq!(changes.apply(&Snapshot::default()).unwrap(), snapshot);
     }
 
     #[test]
@@ -230,11 +230,11 @@ mod tests {
     }
 
     #[test]
-    fn a_follow_request_without_changes_is_for_whole_snapshots() {
-        let request = r#"{"request":"follow","interval_seconds":10}"#;
+    fn a_follow_request_of_an_earlier_client_is_for_whole_snapshots() {
+        let request = r#"{"request":"follow","interval_seconds":10,"changes":true}"#;
         assert_eq!(
             serde_json::from_str::<Request>(request).unwrap(),
-            Request::Follow { interval_seconds: 10.0, changes: false }
+            Request::Follow { interval_seconds: 10.0, changed_fields: false }
         );
     }
 }

@@ -18,7 +18,7 @@ mod snapshot;
 mod time;
 mod withheld;
 
-pub use changes::{Changes, ChangesError};
+pub use changes::{Changes, SentChanges};
 pub use confirmed::{Confirmed, ConfirmedChange, Joined};
 pub(crate) use confirmed::{initial_pid_namespace, is_initial_pid_namespace};
 pub use counters::{

@@ -91,7 +91,7 @@ impl<D: Dial> HostTask<D> {
     async fn receive_all(&mut self, mut link: D::Link, skewed: &mut bool) -> SessionEnd {
         let mut snapshots = 0;
         let ended = |snapshots, failure| SessionEnd { snapshots, failure };
-        let follow = Request::Follow { interval_seconds: self.options.interval.as_secs_f64(), changes: true };
+        let follow = Request::Follow { interval_seconds: self.options.interval.as_secs_f64(), changed_fields: true };
         if let Err(failure) = send(&mut link, &follow).await {
             return ended(snapshots, failure);
         }
@@ -145,7 +145,7 @@ impl<D: Dial> HostTask<D> {
             };
             let snapshot = match reply {
                 Ok(Reply::Snapshot { snapshot }) => *snapshot,
-                Ok(Reply::Changes { changes }) => match last_snapshot.changed(*changes) {
+                Ok(Reply::Changes { changes }) => match last_snapshot.changed(&changes) {
                     Ok(snapshot) => snapshot,
                     Err(failure) => return ended(snapshots, failure),
                 },

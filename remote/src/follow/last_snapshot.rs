@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use genv_core::model::{Changes, Snapshot};
+use genv_core::model::{SentChanges, Snapshot};
 
 use crate::protocol::LONGEST_LINE_BYTES;
 use crate::{FailureKind, HostFailure};
@@ -25,7 +25,7 @@ impl LastSnapshot {
     }
 
     /// Applies changes to the last snapshot.
-    pub(super) fn changed(&mut self, changes: Changes<'_>) -> Result<Snapshot, HostFailure> {
+    pub(super) fn changed(&mut self, changes: &SentChanges) -> Result<Snapshot, HostFailure> {
         let Some(before) = &self.snapshot else {
             return Err(invalid("it sends changes of a snapshot that it never sent"));
         };
@@ -71,8 +71,8 @@ impl io::Write for ByteLimit {
 
 #[cfg(test)]
 mod tests {
-    use genv_core::model::Environment;
-    use serde_json::{from_value, json};
+    use genv_core::model::{Changes, Environment};
+    use serde_json::{from_value, json, to_value};
 
     use super::*;
 
@@ -93,7 +93,8 @@ mod tests {
             let environment = json!({"eid": sent.to_string(), "username": "ada", "name": name});
             let environment: Environment = from_value(environment).unwrap();
             now.environments.push(Arc::new(environment));
-            match last.changed(Changes::between(&before, &now)) {
+            let changes = to_value(Changes::between(&before, &now)).unwrap();
+            match last.changed(&from_value(changes).unwrap()) {
                 Ok(changed) => last.keep(Arc::new(changed)),
                 Err(failure) => break failure,
             }

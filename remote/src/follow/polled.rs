@@ -161,7 +161,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_poll_continues_while_the_caller_does_not_wait() {
         let mut polled = polled(4);
-        polled.send(&Request::Follow { interval_seconds: 10.0, changes: true }).unwrap();
+        polled.send(&Request::Follow { interval_seconds: 10.0, changed_fields: true }).unwrap();
         let mut snapshots = 0;
         let mut waits = 0;
         let failure = loop {

@@ -175,7 +175,7 @@ impl Server {
         }
         match serde_json::from_slice(line) {
             Ok(Request::Alive) => Ok(()),
-            Ok(Request::Follow { interval_seconds, changes }) => self.follow(interval_seconds, changes),
+            Ok(Request::Follow { interval_seconds, changed_fields }) => self.follow(interval_seconds, changed_fields),
             Ok(Request::Once) => self.send_snapshot(),
             Ok(Request::Enforce { id, intents }) => self.enforce(id, intents),
             Err(error) => {

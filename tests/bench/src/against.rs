@@ -88,7 +88,6 @@ impl Comparison {
 pub(crate) fn remote_table(other: &Path) -> Result<Table> {
     let mut comparison = Comparison::of(other)?;
     let hosts = remote::number_asked_for()?.unwrap_or(REMOTE_HOSTS);
-    let fleet = Fleet::start(hosts)?;
     comparison.rows(
         REMOTE_ROUNDS,
         [
@@ -99,7 +98,7 @@ pub(crate) fn remote_table(other: &Path) -> Result<Table> {
         ],
         [milliseconds, |seconds| format!("{seconds:.1} s"), milliseconds, mebibytes_of],
         |build| {
-            let measured = fleet.measure(&build.program("genv-exporter"))?;
+            let measured = Fleet::start(hosts, &build.0)?.measure()?;
             Ok([
                 measured.here_seconds,
                 measured.until_up.as_secs_f64(),

@@ -1,16 +1,16 @@
 //! The cost of reading hosts over SSH: here, and on each host. All hosts are this machine, by the real sshd.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::exporter::{Exporter, Setup};
 use genv_tests::http;
-use genv_tests::process::{program, resident_bytes, tree_cpu_seconds};
-use genv_tests::shell;
+use genv_tests::process::{resident_bytes, tree_cpu_seconds};
 use genv_tests::ssh::{SshClient, SshServer};
+use genv_tests::tools::build_folder;
 use tempfile::TempDir;
 
 use crate::load::Load;
@@ -51,8 +51,8 @@ pub(crate) fn table() -> Result<Table> {
         "of it gzip",
     ]);
     for hosts in sizes {
-        let fleet = Fleet::start(hosts)?;
-        let measured = fleet.measure(&program("genv-exporter")?)?;
+        let fleet = Fleet::start(hosts, &build_folder())?;
+        let measured = fleet.measure()?;
         table.row(&[
             &hosts,
             &format!("{} s", fleet.interval.as_secs()),
@@ -77,8 +77,10 @@ pub(crate) fn number_asked_for() -> Result<Option<usize>> {
     Ok(std::env::var("GENV_BENCH_HOSTS").ok().map(|hosts| hosts.parse()).transpose()?)
 }
 
-/// Hosts, of which one process in ten changes in each cycle. They run the `genv` of this build.
+/// Hosts, of which one process in ten changes in each cycle.
 pub(crate) struct Fleet {
+    /// The folder of the exporter's program, and of the hosts' `genv`.
+    programs: PathBuf,
     server: SshServer,
     client: SshClient,
     names: Vec<String>,
@@ -101,14 +103,14 @@ pub(crate) struct Measured {
 }
 
 impl Fleet {
-    pub(crate) fn start(hosts: usize) -> Result<Self> {
+    pub(crate) fn start(hosts: usize, programs: &Path) -> Result<Self> {
         let load = Load::start(true)?;
         let folder = tempfile::tempdir()?;
         let state = folder.path().join("state");
         load.write_state(&state)?;
         let mut session = Command::new("genv");
         session
-            .env("PATH", format!("{}:/usr/bin:/bin", shell::installation()?.join("bin").display()))
+            .env("PATH", format!("{}:/usr/bin:/bin", programs.display()))
             .env("GENV_NVML_LIBRARY", load.simulation.library())
             .env("GENV_SCENARIO", load.simulation.scenario())
             .env("GENV_TMPDIR", &state);
@@ -121,14 +123,15 @@ impl Fleet {
             33..=256 => 5,
             _ => 10,
         });
-        Ok(Self { server, client, names, interval, _folder: folder, _load: load })
+        let programs = programs.to_owned();
+        Ok(Self { programs, server, client, names, interval, _folder: folder, _load: load })
     }
 
-    /// Measures this program.
-    pub(crate) fn measure(&self, exporter: &Path) -> Result<Measured> {
+    /// Measures an exporter of all hosts.
+    pub(crate) fn measure(&self) -> Result<Measured> {
         let hosts = self.names.len();
         let began = Instant::now();
-        let exporter = self.exporter(exporter)?;
+        let exporter = self.exporter()?;
         wait_until_up(&exporter, hosts)?;
         let until_up = began.elapsed();
         let starting = tree_cpu_seconds(exporter.pid())?;
@@ -150,8 +153,8 @@ impl Fleet {
         })
     }
 
-    fn exporter(&self, program: &Path) -> Result<Exporter> {
-        let setup = Setup::new()?.program(program);
+    fn exporter(&self) -> Result<Exporter> {
+        let setup = Setup::new()?.program(&self.programs.join("genv-exporter"));
         let list = setup.folder().join("hosts");
         fs::write(&list, self.names.join("\n"))?;
         let path = std::env::var("PATH")?;

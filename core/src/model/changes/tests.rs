@@ -1,13 +1,18 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
-use serde_json::{Value, from_value, json, to_value};
+use serde_json::{Value, from_str, from_value, json, to_string, to_value};
 
 use super::*;
 use crate::model::{Attribution, CollectorStatus, DeviceIndex, DeviceSeconds};
 
-/// The value after a round trip through JSON, which may lose the last digit of a number.
-fn sent<T: Serialize + for<'de> Deserialize<'de>>(value: &T) -> T {
-    serde_json::from_slice(&serde_json::to_vec(value).unwrap()).unwrap()
+/// The snapshot after a round trip through JSON, which may lose the last digit of a number.
+fn sent(snapshot: &Snapshot) -> Snapshot {
+    from_str(&to_string(snapshot).unwrap()).unwrap()
+}
+
+/// The snapshot that these changes, as JSON, make of one.
+fn changed(before: &Snapshot, changes: &str) -> serde_json::Result<Snapshot> {
+    from_str::<SentChanges>(changes)?.apply(before)
 }
 
 fn process(pid: u32, share: f64) -> Arc<Process> {
@@ -18,17 +23,32 @@ fn process(pid: u32, share: f64) -> Arc<Process> {
         username: Some("ada".to_owned()),
         comm: None,
         container_id: None,
-        attribution: Attribution::Environment { eid: share.to_string() },
-        devices: Vec::new(),
+        attribution: Attribution::Environment { eid: (pid / 6).to_string() },
+        devices: devices(pid, share),
     })
 }
 
+/// Uses of a few devices, in an order and with values that depend on the share.
+fn devices<T: DeserializeOwned>(number: u32, share: f64) -> Vec<T> {
+    let mut uses: Vec<T> = (number % 2..3)
+        .map(|gpu| {
+            let ratio = (gpu > 0).then_some(share);
+            from_value(
+                json!({"index": gpu.to_string(), "attached": true, "type": "compute", "utilization_ratio": ratio}),
+            )
+        })
+        .collect::<Result<_, _>>()
+        .unwrap();
+    if share > 0.2 {
+        uses.reverse();
+    }
+    uses
+}
+
 fn environment(eid: u32, share: f64) -> Arc<Environment> {
-    from_value(json!({
-        "eid": eid.to_string(), "username": "ada", "created_timestamp_seconds": share,
-        "devices": [{"index": "0", "attached": true, "utilization_ratio": share}],
-    }))
-    .unwrap()
+    let environment = json!({"eid": eid.to_string(), "username": "ada", "created_timestamp_seconds": share});
+    let environment: Environment = from_value(environment).unwrap();
+    Arc::new(Environment { devices: devices(eid, share), ..environment })
 }
 
 fn device(number: u32, share: f64) -> Device {
@@ -116,30 +136,22 @@ prop_compose! {
 proptest! {
     #[test]
     fn changes_between_two_snapshots_turn_one_into_the_other(before in snapshots(), now in snapshots()) {
-        let changes: Changes = sent(&Changes::between(&before, &now));
-        prop_assert_eq!(changes.apply(&sent(&before)).unwrap(), sent(&now));
+        let changes = to_string(&Changes::between(&before, &now)).unwrap();
+        prop_assert_eq!(changed(&sent(&before), &changes).unwrap(), sent(&now));
     }
 
     #[test]
-    fn an_unchanged_list_is_sent_as_one_run(snapshot in snapshots()) {
-        let mut snapshot = snapshot;
-        // The second of two items with one identity is not found.
-        snapshot.processes.sort_by_key(|it| it.pid);
-        snapshot.processes.dedup_by_key(|it| it.pid);
-        let changes = Changes::between(&snapshot, &snapshot);
-        prop_assert!(changes.processes.iter().all(|it| matches!(it, Piece::Run(0, _))));
-        prop_assert!(changes.processes.len() <= 1);
+    fn an_equal_snapshot_has_no_changes(snapshot in snapshots()) {
+        prop_assert_eq!(to_string(&Changes::between(&snapshot, &snapshot)).unwrap(), "{}");
     }
 
     #[test]
-    fn any_changes_make_a_snapshot_or_an_error(
+    fn any_pieces_take_each_item_once_or_are_an_error(
         before in snapshots(),
         runs in vec((0..20_usize, prop_oneof![0..20_usize, Just(usize::MAX)]), 0..9),
     ) {
         let length = before.processes.len();
-        let mut changes = Changes::between(&before, &before);
-        changes.processes = runs.iter().map(|(first, count)| Piece::Run(*first, *count)).collect();
-        if let Ok(snapshot) = changes.apply(&before) {
+        if let Ok(snapshot) = changed(&before, &json!({"processes": runs}).to_string()) {
             prop_assert!(snapshot.processes.len() <= length);
             let expected = runs.iter().flat_map(|(first, count)| &before.processes[*first..first + count]);
             prop_assert!(snapshot.processes.iter().eq(expected));
@@ -148,11 +160,13 @@ proptest! {
 }
 
 #[test]
-fn only_new_and_changed_items_are_sent() {
+fn only_new_items_and_changed_fields_are_sent() {
     let before = Snapshot { processes: (0..200).map(|pid| process(pid, 0.1)).collect(), ..Snapshot::default() };
     let mut now = before.clone();
     now.processes.remove(30);
-    now.processes[80] = process(81, 0.7);
+    let changed = Arc::make_mut(&mut now.processes[80]);
+    changed.comm = Some("python".to_owned());
+    changed.devices[1].utilization_ratio = None;
     now.processes.insert(100, process(500, 0.1));
     now.processes.push(process(501, 0.1));
     let last = now.processes.remove(150);
@@ -160,36 +174,47 @@ fn only_new_and_changed_items_are_sent() {
     let changes = to_value(Changes::between(&before, &now)).unwrap();
     let pieces = changes["processes"].as_array().unwrap().iter();
     let pieces: Vec<Value> = pieces.map(|it| it.get("pid").unwrap_or(it).clone()).collect();
-    assert_eq!(Value::from(pieces), json!([[150, 1], [0, 30], [31, 50], 81, [82, 19], 500, [101, 49], [151, 49], 501]));
+    let fields = json!({"comm": "python", "devices": [[0, 1], [1, {"utilization_ratio": null}]]});
+    assert_eq!(
+        Value::from(pieces),
+        json!([[150, 1], [0, 30], [31, 50], [81, fields], [82, 19], 500, [101, 49], [151, 49], 501])
+    );
+    assert_eq!(changes.as_object().unwrap().len(), 1);
 }
 
 #[test]
-fn changes_of_another_snapshot_are_an_error() {
+fn changes_that_do_not_belong_to_the_snapshot_or_repeat_a_part_are_an_error() {
     let before = Snapshot { processes: (0..10).map(|pid| process(pid, 0.1)).collect(), ..Snapshot::default() };
-    let mut changes = to_value(Changes::between(&before, &before)).unwrap();
-    for (pieces, expected) in [
-        (json!([[0, 11]]), "11 processes from number 0 on, of 10"),
-        (json!([[u64::MAX, 2]]), "2 processes from number 18446744073709551615 on, of 10"),
-        (json!([[9, 1], [10, 1]]), "1 processes from number 10 on, of 10"),
-        (json!([[0, 10], [3, 1]]), "more than all 10 processes of the snapshot before"),
+    for (processes, expected) in [
+        ("[[0,11]]", "11 items from number 0 on, of 10"),
+        ("[[18446744073709551615,2]]", "2 items from number 18446744073709551615 on, of 10"),
+        ("[[9,1],[10,1]]", "1 items from number 10 on, of 10"),
+        ("[[10,{}]]", "1 items from number 10 on, of 10"),
+        ("[[0,10],[3,1]]", "1 items from number 3 on, not all of them for the first time"),
+        ("[[3,{}],[0,10]]", "10 items from number 0 on, not all of them for the first time"),
+        ("[[3,{}],[3,{}]]", "1 items from number 3 on, not all of them for the first time"),
+        ("[[0,{\"devices\":[[0,9]]}]]", "9 items from number 0 on, of 3"),
+        ("[[0,{\"pid\":1,\"pid\":1}]]", "duplicate field `pid`"),
+        ("[],\"processes\":[]", "duplicate field `processes`"),
+        ("[[0,{\"pid\":null}]]", "invalid type: null"),
+        ("[[]]", "invalid length 0"),
+        ("[[1]]", "invalid length 1"),
+        ("[[1,2,3]]", "trailing characters"),
+        ("[[-1,2]]", "integer `-1`"),
+        ("[[0.5,2]]", "floating point `0.5`"),
+        ("[[1,-2]]", "integer `-2`"),
+        ("[7]", "expected a run [first, count], a changed item"),
+        ("[{\"pid\":1}]", "missing field"),
+        ("{}", "expected pieces of a list"),
     ] {
-        changes["processes"] = pieces;
-        let changes: Changes = from_value(changes.clone()).unwrap();
-        assert_eq!(changes.apply(&before).unwrap_err().to_string(), expected);
+        let error = changed(&before, &format!("{{\"processes\":{processes}}}")).unwrap_err();
+        assert!(error.to_string().contains(expected), "{processes}: {error}");
     }
-    for (pieces, expected) in [
-        (json!([[1]]), "invalid length 1"),
-        (json!([[1, 2, 3]]), "invalid length 3"),
-        (json!([[-1, 2]]), "integer `-1`"),
-        (json!([[0.5, 2]]), "floating point `0.5`"),
-        (json!([7]), "expected a run [first, count] or an item"),
-        (json!([{"pid": 1}]), "missing field"),
-        (json!({}), "expected a sequence"),
-    ] {
-        changes["processes"] = pieces;
-        let error = from_value::<Changes>(changes.clone()).unwrap_err();
-        assert!(error.to_string().contains(expected), "{error}");
-        let text = changes.to_string();
-        assert!(serde_json::from_str::<Changes>(&text).is_err(), "{text}");
-    }
+}
+
+#[test]
+fn a_field_that_is_not_known_is_ignored() {
+    let before = Snapshot { processes: vec![process(1, 0.1)], ..Snapshot::default() };
+    let read = changed(&before, r#"{"new":[1],"hostname":"b","processes":[[0,{"new":{},"comm":"x"}]]}"#).unwrap();
+    assert_eq!((read.hostname.as_str(), read.processes[0].comm.as_deref()), ("b", Some("x")));
 }

@@ -119,7 +119,7 @@ impl Link for LabLink {
         Ok(match self.behaviour {
             Behaviour::Change { .. } if self.delivered > 1 => changes::between(&snapshot(self.delivered - 1), &now),
             Behaviour::InvalidChanges { after } if self.delivered > after => {
-                changes::between(&snapshot(9), &snapshot(9))
+                changes::between(&snapshot(9), &snapshot(8))
             }
             _ => Reply::Snapshot { snapshot: Box::new(now) },
         })
@@ -129,8 +129,8 @@ impl Link for LabLink {
         if matches!(self.behaviour, Behaviour::NeverReads) && !matches!(request, Request::Follow { .. }) {
             return pending().await;
         }
-        if let Request::Follow { changes, .. } = request {
-            assert!(changes);
+        if let Request::Follow { changed_fields, .. } = request {
+            assert!(changed_fields);
         }
         if let Request::Enforce { id, intents } = request {
             if intents["do"] == "cannot" {
