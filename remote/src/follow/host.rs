@@ -165,6 +165,8 @@ impl<D: Dial> HostTask<D> {
             };
             snapshots += 1;
             deadline = Instant::now() + snapshot_timeout;
+            // The kept snapshot has the name of the list. Changes contain the host's own name only if it changed, and
+            // `receive` overwrites it.
             last_snapshot.keep(self.receive(snapshot, skewed));
         }
     }

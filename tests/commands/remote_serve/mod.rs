@@ -4,7 +4,7 @@ mod serving;
 
 use std::fs;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use genv_remote::protocol::{Hello, HostProgram, LONGEST_LINE_BYTES, PROTOCOL_VERSION, Reply};
 use genv_tests::nvml_sim::Simulation;
 use genv_tests::process::{copy_program, program, write_script};
@@ -42,6 +42,43 @@ fn a_greeting_comes_first_and_then_snapshots_each_interval_until_the_input_ends(
     serving.snapshot()?;
     serving.input.take();
     assert_eq!(serving.end()?, "");
+    Ok(())
+}
+
+#[test]
+fn changes_add_up_to_the_whole_snapshot() -> Result<()> {
+    let mut serving = Serving::start(&[])?;
+    serving.ask(json!({"request": "follow", "interval_seconds": 0.1, "changed_fields": true}))?;
+    let mut last = serving.snapshot()?;
+    for _ in 0..100 {
+        for _ in 0..3 {
+            last = serving.changes()?.apply(&last)?;
+        }
+        serving.ask(json!({"request": "once"}))?;
+        let whole = loop {
+            match serving.reply()? {
+                Reply::Snapshot { snapshot } => break *snapshot,
+                Reply::Changes { changes } => last = changes.apply(&last)?,
+                other => bail!("{other:?}"),
+            }
+        };
+        // The host may have made a newer snapshot.
+        if whole.timestamp_seconds == last.timestamp_seconds {
+            assert_eq!(whole, last);
+            return Ok(());
+        }
+        last = whole;
+    }
+    bail!("no whole snapshot has the time of the last changes");
+}
+
+#[test]
+fn a_client_that_asks_for_an_earlier_form_of_changes_gets_whole_snapshots() -> Result<()> {
+    let mut serving = Serving::start(&[])?;
+    serving.ask(json!({"request": "follow", "interval_seconds": 0.1, "changes": true}))?;
+    for _ in 0..3 {
+        serving.snapshot()?;
+    }
     Ok(())
 }
 

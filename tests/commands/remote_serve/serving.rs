@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{ChildStdin, Command, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use genv_core::model::Snapshot;
+use genv_core::model::{SentChanges, Snapshot};
 use genv_remote::protocol::{Hello, Reply};
 use genv_tests::patience::{Lines, ended};
 use genv_tests::process::{Running, program};
@@ -71,6 +71,13 @@ impl Serving {
     pub(crate) fn snapshot(&self) -> Result<Snapshot> {
         match self.reply()? {
             Reply::Snapshot { snapshot } => Ok(*snapshot),
+            other => bail!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn changes(&self) -> Result<SentChanges> {
+        match self.reply()? {
+            Reply::Changes { changes } => Ok(changes),
             other => bail!("{other:?}"),
         }
     }

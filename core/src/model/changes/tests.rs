@@ -1,9 +1,13 @@
+use std::collections::BTreeSet;
+
 use proptest::collection::vec;
 use proptest::prelude::*;
+use schemars::{JsonSchema, schema_for};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, from_str, from_value, json, to_string, to_value};
 
 use super::*;
-use crate::model::{Attribution, CollectorStatus, DeviceIndex, DeviceSeconds};
+use crate::model::{Attribution, CollectorStatus, DeviceSeconds, QueuedProcess};
 
 /// The snapshot after a round trip through JSON, which may lose the last digit of a number.
 fn sent(snapshot: &Snapshot) -> Snapshot {
@@ -45,9 +49,19 @@ fn devices<T: DeserializeOwned>(number: u32, share: f64) -> Vec<T> {
     uses
 }
 
+/// None, one or three of this item, depending on the share.
+fn repeated(item: Value, share: f64) -> Vec<Value> {
+    vec![item; (share * 10.0) as usize]
+}
+
 fn environment(eid: u32, share: f64) -> Arc<Environment> {
-    let environment = json!({"eid": eid.to_string(), "username": "ada", "created_timestamp_seconds": share});
-    let environment: Environment = from_value(environment).unwrap();
+    let environment: Environment = from_value(json!({
+        "eid": eid.to_string(), "username": "ada", "created_timestamp_seconds": share,
+        "members": repeated(json!({"pid": eid, "start_time_ticks": 7}), share),
+        "kernel_ids": repeated(json!("k1"), share),
+        "confirmed": repeated(json!({"eid": eid.to_string(), "at_seconds": 1.5, "change": "ended"}), share),
+    }))
+    .unwrap();
     Arc::new(Environment { devices: devices(eid, share), ..environment })
 }
 
@@ -55,8 +69,13 @@ fn device(number: u32, share: f64) -> Device {
     from_value(json!({
         "index": format!("{}:{}", number / 4, number % 4), "uuid": "GPU-1", "up": true,
         "measurements": {"utilization_ratio": share},
+        "attachments": repeated(json!({"eid": "1", "share_ratio": share}), share),
     }))
     .unwrap()
+}
+
+fn queued(pid: u32, since: f64) -> QueuedProcess {
+    from_value(json!({"pid": pid, "username": "ada", "since_timestamp_seconds": since})).unwrap()
 }
 
 /// A list with items of a few identities, some of them twice, and of few values: much of it is in another list too.
@@ -114,6 +133,7 @@ prop_compose! {
         devices in some(device),
         environments in some(environment),
         processes in some(process),
+        queue in some(queued),
         counters in counters(),
     ) -> Snapshot {
         Snapshot {
@@ -127,6 +147,7 @@ prop_compose! {
             devices,
             environments,
             processes,
+            queue,
             counters,
             ..Snapshot::default()
         }
@@ -135,9 +156,13 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn changes_between_two_snapshots_turn_one_into_the_other(before in snapshots(), now in snapshots()) {
-        let changes = to_string(&Changes::between(&before, &now)).unwrap();
-        prop_assert_eq!(changed(&sent(&before), &changes).unwrap(), sent(&now));
+    fn changes_turn_each_snapshot_into_the_next(sequence in vec(snapshots(), 2..5)) {
+        let mut read = sent(&sequence[0]);
+        for pair in sequence.windows(2) {
+            let changes = to_string(&Changes::between(&pair[0], &pair[1])).unwrap();
+            read = changed(&read, &changes).unwrap();
+            prop_assert_eq!(&read, &sent(&pair[1]));
+        }
     }
 
     #[test]
@@ -166,7 +191,7 @@ fn only_new_items_and_changed_fields_are_sent() {
     now.processes.remove(30);
     let changed = Arc::make_mut(&mut now.processes[80]);
     changed.comm = Some("python".to_owned());
-    changed.devices[1].utilization_ratio = None;
+    changed.devices[1].utilization_ratio = None.into();
     now.processes.insert(100, process(500, 0.1));
     now.processes.push(process(501, 0.1));
     let last = now.processes.remove(150);
@@ -186,17 +211,19 @@ fn only_new_items_and_changed_fields_are_sent() {
 fn changes_that_do_not_belong_to_the_snapshot_or_repeat_a_part_are_an_error() {
     let before = Snapshot { processes: (0..10).map(|pid| process(pid, 0.1)).collect(), ..Snapshot::default() };
     for (processes, expected) in [
-        ("[[0,11]]", "11 items from number 0 on, of 10"),
+        ("[[0,11]]", "processes: 11 items from number 0 on, of 10"),
         ("[[18446744073709551615,2]]", "2 items from number 18446744073709551615 on, of 10"),
         ("[[9,1],[10,1]]", "1 items from number 10 on, of 10"),
         ("[[10,{}]]", "1 items from number 10 on, of 10"),
         ("[[0,10],[3,1]]", "1 items from number 3 on, not all of them for the first time"),
         ("[[3,{}],[0,10]]", "10 items from number 0 on, not all of them for the first time"),
         ("[[3,{}],[3,{}]]", "1 items from number 3 on, not all of them for the first time"),
-        ("[[0,{\"devices\":[[0,9]]}]]", "9 items from number 0 on, of 3"),
-        ("[[0,{\"pid\":1,\"pid\":1}]]", "duplicate field `pid`"),
+        ("[[0,{\"devices\":[[0,9]]}]]", "processes: devices: 9 items from number 0 on, of 3"),
+        ("[[0,{\"pid\":1,\"pid\":1}]]", "processes: duplicate field `pid`"),
+        ("[[0,{\"devices\":[],\"devices\":[]}]]", "processes: duplicate field `devices`"),
+        ("[],\"counters\":{\"device_energy\":[],\"device_energy\":[]}", "counters: duplicate field `device_energy`"),
         ("[],\"processes\":[]", "duplicate field `processes`"),
-        ("[[0,{\"pid\":null}]]", "invalid type: null"),
+        ("[[0,{\"pid\":null}]]", "processes: pid: invalid type: null"),
         ("[[]]", "invalid length 0"),
         ("[[1]]", "invalid length 1"),
         ("[[1,2,3]]", "trailing characters"),
@@ -215,6 +242,110 @@ fn changes_that_do_not_belong_to_the_snapshot_or_repeat_a_part_are_an_error() {
 #[test]
 fn a_field_that_is_not_known_is_ignored() {
     let before = Snapshot { processes: vec![process(1, 0.1)], ..Snapshot::default() };
-    let read = changed(&before, r#"{"new":[1],"hostname":"b","processes":[[0,{"new":{},"comm":"x"}]]}"#).unwrap();
+    // The JSON of a name may have escapes.
+    let changes = r#"{"new\n":[1],"host\u006eame":"b","processes":[[0,{"new":{},"comm":"x"}]]}"#;
+    let read = changed(&before, changes).unwrap();
     assert_eq!((read.hostname.as_str(), read.processes[0].comm.as_deref()), ("b", Some("x")));
+}
+
+#[test]
+fn an_item_without_changed_fields_stays_shared() {
+    let before = Snapshot { processes: (0..3).map(|pid| process(pid, 0.1)).collect(), ..Snapshot::default() };
+    let read = changed(&before, r#"{"processes":[[0,{}],[1,{"new":1}],[2,1]]}"#).unwrap();
+    assert_eq!(read, before);
+    assert!(read.processes.iter().zip(&before.processes).all(|(read, before)| Arc::ptr_eq(read, before)));
+}
+
+/// A value of this schema with all its fields. Values with two numbers from 1 on differ in each field.
+fn example(schema: &Value, definitions: &Value, number: u64) -> Value {
+    let part = |schema: &Value| example(schema, definitions, number);
+    if let Some(name) = schema["$ref"].as_str().and_then(|path| path.strip_prefix("#/$defs/")) {
+        return part(&definitions[name]);
+    }
+    // The second of `anyOf` is null.
+    if let Some(value) = schema.get("anyOf") {
+        return part(&value[0]);
+    }
+    if let Some(variants) = schema["oneOf"].as_array() {
+        return part(&variants[number as usize % variants.len()]);
+    }
+    if let Some(value) = schema.get("const") {
+        return value.clone();
+    }
+    // The second of several types is null.
+    let kinds = &schema["type"];
+    match kinds.as_str().or(kinds[0].as_str()).unwrap() {
+        "boolean" => json!(number == 1),
+        "string" => json!(number.to_string()),
+        "array" => json!([part(&schema["items"])]),
+        "object" => match schema["properties"].as_object() {
+            Some(properties) => properties.iter().map(|(name, schema)| (name.as_str(), part(schema))).collect(),
+            None => match schema["patternProperties"].as_object() {
+                Some(patterns) => patterns.values().map(|schema| ("0", part(schema))).collect(),
+                None => json!({"0": part(&schema["additionalProperties"])}),
+            },
+        },
+        _ => json!(number),
+    }
+}
+
+/// The fields of a struct that are written as their difference. All others of the schema are written whole.
+fn parts<T: Differ + PartialEq + fmt::Debug + JsonSchema + Serialize + DeserializeOwned>() -> Vec<String> {
+    let schema = to_value(schema_for!(T)).unwrap();
+    let numbered = |number| example(&schema, &schema["$defs"], number);
+    let mut least = numbered(2);
+    let required = schema["required"].as_array();
+    least.as_object_mut().unwrap().retain(|name, _| required.is_some_and(|names| names.contains(&json!(name))));
+    let [all, others, least]: [T; 3] = [numbered(1), numbered(2), least].map(|value| from_value(value).unwrap());
+
+    // Fields also return to their defaults.
+    for (before, now) in [(&others, &all), (&all, &least), (&least, &all)] {
+        let difference = to_value(Difference { before, now }).unwrap();
+        assert_eq!(Before(before).deserialize(difference).unwrap(), *now);
+    }
+    let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
+    let written = names(&to_value(Difference { before: &others, now: &all }).unwrap());
+    assert_eq!(written, names(&to_value(&all).unwrap()));
+    assert_eq!(written, names(&schema["properties"]));
+
+    // These differences change nothing. As whole values they differ from all examples.
+    let is_part = |name: &String| {
+        [json!({}), json!([[0, 1]])].into_iter().any(|nothing| {
+            let read = Before(&all).deserialize(json!({ name.as_str(): nothing }));
+            read.is_ok_and(|read| read == all)
+        })
+    };
+    written.into_iter().filter(is_part).collect()
+}
+
+#[test]
+fn each_field_is_sent_by_its_name_in_the_schema() {
+    assert_eq!(parts::<Snapshot>(), ["counters", "devices", "environments", "processes"]);
+    assert_eq!(parts::<Device>(), ["measurements"]);
+    assert_eq!(parts::<Environment>(), ["devices"]);
+    assert_eq!(parts::<Process>(), ["devices"]);
+    let counters =
+        ["device_distrusted_readings", "device_energy", "device_xid_errors", "user_device_use", "user_xid_errors"];
+    assert_eq!(parts::<Counters>(), counters);
+    for none in [
+        parts::<DeviceMeasurements>(),
+        parts::<EnvironmentDevice>(),
+        parts::<ProcessDevice>(),
+        parts::<DeviceEnergy>(),
+        parts::<DeviceXid>(),
+        parts::<DeviceDistrusted>(),
+        parts::<UserDeviceUse>(),
+        parts::<UserXid>(),
+    ] {
+        assert_eq!(none, [""; 0]);
+    }
+}
+
+#[test]
+fn confirmed_changes_which_the_schema_lacks_are_sent_whole() {
+    let [before, now] = [0.0, 0.1].map(|share| (*environment(1, share)).clone());
+    let difference = to_value(Difference { before: &before, now: &now }).unwrap();
+    assert_eq!(difference["confirmed"], to_value(&now).unwrap()["confirmed"]);
+    assert_eq!(difference["confirmed"][0]["change"], "ended");
+    assert_eq!(to_value(Difference { before: &now, now: &before }).unwrap()["confirmed"], json!([]));
 }

@@ -36,7 +36,7 @@ async fn changes_give_the_same_snapshots_as_whole_replies_in_each_session() {
 async fn changes_that_do_not_fit_end_the_session_with_the_reason() {
     for (after, expected) in [
         (0, "changes of a snapshot that it never sent"),
-        (2, "do not fit its last snapshot: 7 items from number 0 on, of 2"),
+        (2, "do not fit its last snapshot: environments: 7 items from number 0 on, of 2"),
     ] {
         let lab = lab(&[("a", &[Behaviour::InvalidChanges { after }, DELIVERS])]);
         let (mut stream, fleet) = start(&lab, "a");
