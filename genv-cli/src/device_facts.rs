@@ -83,11 +83,11 @@ pub(crate) fn contexts(sample: &GpuSample) -> Contexts {
     }
     // The contexts of a GPU are unknown if those of one of its parts are unknown, or if no other value confirms an empty list
     // of processes.
-    let is_unused = |gpu| contexts.get(gpu).is_none_or(BTreeSet::is_empty);
+    let is_unused = |gpu| contexts.get(&gpu).is_none_or(BTreeSet::is_empty);
     let unknown = sample
         .devices
         .iter()
-        .filter(|it| it.lost || !it.processes_known() || is_unused(&it.index.gpu) && !seems_unused(&it.measurements));
+        .filter(|it| it.lost || !it.processes_known() || is_unused(it.index.gpu) && !seems_unused(&it.measurements));
     let unknown: BTreeSet<u32> = unknown.map(|it| it.index.gpu).collect();
     contexts.retain(|gpu, _| !unknown.contains(gpu));
     contexts

@@ -122,8 +122,8 @@ fn sample(snapshot: &Snapshot, hostname: &str, now_seconds: f64, max_age_seconds
             processes.entry(used.index).or_default().push(GpuProcess {
                 pid: process.pid,
                 process_type: used.process_type,
-                memory_used_bytes: used.memory_used_bytes,
-                utilization_ratio: used.utilization_ratio,
+                memory_used_bytes: used.memory_used_bytes.get(),
+                utilization_ratio: used.utilization_ratio.get(),
             });
         }
     }
@@ -195,8 +195,8 @@ mod tests {
             devices: vec![ProcessDevice {
                 index: DeviceIndex::gpu(0),
                 process_type: ProcessType::Compute,
-                memory_used_bytes: None,
-                utilization_ratio: None,
+                memory_used_bytes: None.into(),
+                utilization_ratio: None.into(),
             }],
         };
         let status = CollectorStatus {

@@ -111,7 +111,7 @@ impl Observed {
                 if let Some(device) = find(&mut devices, row.index.gpu)
                     && let Some(device_users) = &mut device.users
                 {
-                    add(device_users, user, row.utilization_ratio, outside);
+                    add(device_users, user, row.utilization_ratio.get(), outside);
                 }
             }
         }

@@ -57,11 +57,13 @@ pub(super) fn environments(
         let used = &mut environments[*position].devices;
         for row in &process.devices {
             let device = device_of(used, row.index, devices);
-            device.memory_used_bytes = sum(device.memory_used_bytes, row.memory_used_bytes);
+            device.memory_used_bytes = sum(device.memory_used_bytes.get(), row.memory_used_bytes.get()).into();
             device.utilization_ratio = device
                 .utilization_ratio
-                .zip(row.utilization_ratio)
-                .map(|(sum, utilization)| (sum + utilization).min(1.0));
+                .get()
+                .zip(row.utilization_ratio.get())
+                .map(|(sum, utilization)| (sum + utilization).min(1.0))
+                .into();
         }
     }
     for environment in &mut environments {
@@ -108,10 +110,10 @@ fn attach(
             used.push(EnvironmentDevice {
                 index,
                 attached: true,
-                memory_used_bytes: measured.then_some(0),
-                memory_capacity_bytes: attachment.gpu_memory.map(MemoryAmount::bytes).or(total_bytes),
-                utilization_ratio: measured.then_some(0.0),
-                last_active_timestamp_seconds: None,
+                memory_used_bytes: measured.then_some(0).into(),
+                memory_capacity_bytes: attachment.gpu_memory.map(MemoryAmount::bytes).or(total_bytes).into(),
+                utilization_ratio: measured.then_some(0.0).into(),
+                last_active_timestamp_seconds: None.into(),
             });
         }
     }
@@ -129,10 +131,10 @@ fn device_of<'u>(
         used.push(EnvironmentDevice {
             index,
             attached: false,
-            memory_used_bytes: measured.then_some(0),
-            memory_capacity_bytes: None,
-            utilization_ratio: measured.then_some(0.0),
-            last_active_timestamp_seconds: None,
+            memory_used_bytes: measured.then_some(0).into(),
+            memory_capacity_bytes: None.into(),
+            utilization_ratio: measured.then_some(0.0).into(),
+            last_active_timestamp_seconds: None.into(),
         });
         used.len() - 1
     });
@@ -168,13 +170,15 @@ impl LastActive {
             let (eid, known) = known.remove_entry(&environment.eid).unzip();
             let mut active_on = Vec::with_capacity(environment.devices.len());
             for device in &mut environment.devices {
-                let active =
-                    device.utilization_ratio.is_some_and(|utilization| utilization > 0.0 && utilization >= busy_above);
+                let active = device
+                    .utilization_ratio
+                    .get()
+                    .is_some_and(|utilization| utilization > 0.0 && utilization >= busy_above);
                 let mut known = known.iter().flatten();
                 let last = known.find(|(index, _)| *index == device.index);
                 let last = last.map(|(_, timestamp_seconds)| *timestamp_seconds);
                 let last = sampled_timestamp_seconds.filter(|_| active).or(last);
-                device.last_active_timestamp_seconds = last;
+                device.last_active_timestamp_seconds = last.into();
                 active_on.extend(last.map(|last| (device.index, last)));
             }
             if !active_on.is_empty() {

@@ -48,8 +48,8 @@ pub(super) fn processes<'a>(
                     .map(|(_, index, process)| ProcessDevice {
                         index: *index,
                         process_type: process.process_type,
-                        memory_used_bytes: process.memory_used_bytes,
-                        utilization_ratio: process.utilization_ratio,
+                        memory_used_bytes: process.memory_used_bytes.into(),
+                        utilization_ratio: process.utilization_ratio.into(),
                     })
                     .collect(),
             }

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use super::{DeviceSample, GpuSample};
 use crate::model::{DeviceIndex, DeviceMeasurements, DeviceMemory};
@@ -154,6 +155,18 @@ impl Removals<'_> {
         });
     }
 
+    /// As [`Removals::check_each`], for shared values: they are copied only if one of them is wrong.
+    fn check_named(
+        &mut self,
+        reading: &'static str,
+        values: &mut Arc<BTreeMap<String, f64>>,
+        bounds: RangeInclusive<f64>,
+    ) {
+        if !values.values().all(|value| bounds.contains(value)) {
+            self.check_each(reading, Arc::make_mut(values), bounds);
+        }
+    }
+
     /// As [`Removals::check`], for a count.
     fn check_count(&mut self, reading: &'static str, count: &mut Option<u64>, most: u64) {
         if let Some(wrong) = count.take_if(|count| *count > most) {
@@ -219,7 +232,7 @@ impl DeviceReadings {
             out.note("memory", wrong.used_bytes.max(wrong.total_bytes) as f64);
         }
         out.check("temperature", temperature_celsius, |celsius| TEMPERATURE_CELSIUS.contains(&celsius));
-        out.check_each("temperature_limit", temperature_limits_celsius, TEMPERATURE_CELSIUS);
+        out.check_named("temperature_limit", temperature_limits_celsius, TEMPERATURE_CELSIUS);
         out.check("power_limit", power_limit_watts, limit_holds);
         // If the limit was lowered since the last sample, the higher limit was in force until then.
         let limit_watts = match (*power_limit_watts, self.power_limit_watts) {
@@ -231,7 +244,7 @@ impl DeviceReadings {
         let limit_watts = limit_watts.or(limit_is_impossible.then_some(0.0));
         out.check("power", power_watts, |watts| (0.0..=most_watts(limit_watts)).contains(&watts));
         out.check("energy", energy_joules, |joules| self.energy_holds(joules, read_seconds, limit_watts));
-        out.check_each("clock", clocks_hertz, 0.0..=MOST_HERTZ);
+        out.check_named("clock", clocks_hertz, 0.0..=MOST_HERTZ);
         out.check_each("fan", fan_speed_ratios, FAN_RATIO);
         // All bits set: clocks are never reduced for every reason at once.
         if throttled.take_if(|reasons| reasons.len() > 1 && reasons.values().all(|active| *active)).is_some() {

@@ -190,7 +190,7 @@ pub fn gpus(snapshot: &Snapshot) -> Vec<Gpu<'_>> {
         parts: snapshot.devices.iter().filter(|it| it.index.mig.is_some() && is_part(it, device) && it.up).collect(),
         state: GpuState::of(snapshot, device),
         holds: device.attachments.iter().map(|attachment| hold(snapshot, device, attachment)).collect(),
-        processes: processes.remove(&device.index.gpu).unwrap_or_default(),
+        processes: processes.remove(&{ device.index.gpu }).unwrap_or_default(),
         processes_known: snapshot.processes_known(device.index.gpu),
     };
     whole.map(gpu).collect()
@@ -216,11 +216,11 @@ pub(super) fn hold<'a>(snapshot: &'a Snapshot, device: &Device, attachment: &'a 
     let sampled = snapshot.collectors.get("gpu").and_then(|it| it.timestamp_seconds);
     // A use that the driver does not report now is not known, whatever it reported last.
     let is_measured = device.up && is_current(snapshot, "gpu");
-    let measured = usage.filter(|it| is_measured && it.utilization_ratio.is_some());
+    let measured = usage.filter(|it| is_measured && it.utilization_ratio.get().is_some());
     let begins = [attachment.attached_timestamp_seconds, environment.and_then(|it| it.created_timestamp_seconds)];
     let since = begins.into_iter().flatten().max_by(f64::total_cmp);
     let held = since.map(|since| snapshot.timestamp_seconds - since);
-    let activity = match measured.map(|it| it.last_active_timestamp_seconds) {
+    let activity = match measured.map(|it| it.last_active_timestamp_seconds.get()) {
         None => Activity::Unknown,
         Some(None) => Activity::UnusedForAtLeast(measured_seconds(snapshot, device, environment, held)),
         Some(Some(last)) if sampled.is_some_and(|sampled| last >= sampled) => Activity::Busy,

@@ -165,7 +165,7 @@ mod tests {
     fn a_gpu_of_unknown_use_may_be_idle() {
         let mut hosts = lab();
         let environment = Arc::make_mut(&mut snapshot(&mut hosts[1]).environments[0]);
-        environment.devices[0].utilization_ratio = None;
+        environment.devices[0].utilization_ratio = None.into();
         assert_eq!(counts(&hosts, "alice"), "2, at least 1, 0, 0, 0");
     }
 }

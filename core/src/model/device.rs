@@ -2,18 +2,26 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::num::ParseIntError;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::exact::exact;
+
 /// NVML's index of a device, as `nvidia-smi --query-gpu=index` prints it; MIG device 1 of
-/// GPU 0 is `0:1`.
+/// GPU 0 is `0:1`. A GPU precedes its MIG devices.
+///
+/// It is packed to 6 bytes, because each row of a process or an environment has an index. Rust allows no reference to `gpu`:
+/// where one is needed, such as in `format!`, copy it: `{ index.gpu }`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(C, packed(2))]
 pub struct DeviceIndex {
     /// Index of the GPU (`nvmlDeviceGetIndex`).
     pub gpu: u32,
-    /// Index of the MIG device within its GPU (`nvmlDeviceGetMigDeviceHandleByIndex`).
-    pub mig: Option<u32>,
+    /// Index of the MIG device within its GPU (`nvmlDeviceGetMigDeviceHandleByIndex`). A GPU has at most a few.
+    pub mig: Option<u8>,
 }
 
 impl DeviceIndex {
@@ -23,7 +31,7 @@ impl DeviceIndex {
     }
 
     /// The index of a MIG device.
-    pub const fn mig(gpu: u32, mig: u32) -> Self {
+    pub const fn mig(gpu: u32, mig: u8) -> Self {
         Self { gpu, mig: Some(mig) }
     }
 
@@ -37,8 +45,8 @@ impl DeviceIndex {
 impl fmt::Display for DeviceIndex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.mig {
-            None => write!(f, "{}", self.gpu),
-            Some(mig) => write!(f, "{}:{mig}", self.gpu),
+            None => write!(f, "{}", { self.gpu }),
+            Some(mig) => write!(f, "{}:{mig}", { self.gpu }),
         }
     }
 }
@@ -52,12 +60,9 @@ impl FromStr for DeviceIndex {
     type Err = ParseDeviceIndexError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let error = || ParseDeviceIndexError(text.to_owned());
-        let number = |part: &str| part.parse::<u32>().map_err(|_| error());
-        match text.split_once(':') {
-            None => Ok(Self::gpu(number(text)?)),
-            Some((gpu, mig)) => Ok(Self::mig(number(gpu)?, number(mig)?)),
-        }
+        let (gpu, mig) = text.split_once(':').map_or((text, None), |(gpu, mig)| (gpu, Some(mig)));
+        let parse = || Ok::<_, ParseIntError>(Self { gpu: gpu.parse()?, mig: mig.map(str::parse).transpose()? });
+        parse().map_err(|_| ParseDeviceIndexError(text.to_owned()))
     }
 }
 
@@ -128,11 +133,13 @@ pub struct Device {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub measurement_stuck: bool,
     /// The environments that hold the device, by the state files; always empty for MIG devices.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "exact")]
     pub attachments: Vec<Attachment>,
 }
 
 /// The measurements of one device. A value that could not be measured is absent, never 0.
+//
+// Not in the schema: the `Arc`s are shared with the snapshot before, if the host sent changes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
@@ -150,7 +157,7 @@ pub struct DeviceMeasurements {
     /// GPU core temperature: `nvmlDeviceGetTemperature`.
     pub temperature_celsius: Option<f64>,
     /// `nvmlDeviceGetTemperatureThreshold`, by limit: `shutdown`, `slowdown`, `memory_max`, `gpu_max`.
-    pub temperature_limits_celsius: BTreeMap<String, f64>,
+    pub temperature_limits_celsius: Arc<BTreeMap<String, f64>>,
     /// `nvmlDeviceGetPowerUsage`.
     pub power_watts: Option<f64>,
     /// `nvmlDeviceGetEnforcedPowerLimit`.
@@ -159,11 +166,11 @@ pub struct DeviceMeasurements {
     /// counter that survives a driver reload is [`super::Counters::device_energy`].
     pub energy_joules: Option<f64>,
     /// `nvmlDeviceGetClockInfo`, by clock: `graphics`, `sm`, `memory`, `video`.
-    pub clocks_hertz: BTreeMap<String, f64>,
+    pub clocks_hertz: Arc<BTreeMap<String, f64>>,
     /// `nvmlDeviceGetFanSpeed_v2`, by fan number; share of the maximum speed, 0–1 (may exceed 1).
     pub fan_speed_ratios: BTreeMap<u32, f64>,
     /// `nvmlDeviceGetCurrentClocksThrottleReasons`, by reason; absent where the call is not supported.
-    pub throttled: Option<BTreeMap<String, bool>>,
+    pub throttled: Option<Arc<BTreeMap<String, bool>>>,
     /// `nvmlDeviceGetTotalEccErrors`, volatile counters (since the driver was loaded).
     pub ecc_errors: EccErrors,
     /// `nvmlDeviceGetPcieReplayCounter`.
@@ -215,4 +222,27 @@ pub struct Attachment {
     /// is not known.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub moved: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_that_does_not_fit_is_refused() {
+        let (gpu, mig) = (u32::MAX, u8::MAX);
+        for index in [DeviceIndex::gpu(gpu), DeviceIndex::mig(gpu, mig)] {
+            assert_eq!(index.to_string().parse::<DeviceIndex>().unwrap(), index);
+        }
+        for text in ["4294967296", "0:256", "0:4294967296", "-1", "", ":", "0:", ":0", "0:0:0"] {
+            let error = text.parse::<DeviceIndex>().unwrap_err().to_string();
+            assert!(error.starts_with(&format!("'{text}' is not a device index: ")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_gpu_precedes_its_mig_devices() {
+        let sorted = ["0", "0:0", "0:1", "0:255", "1", "256:0"].map(|text| text.parse::<DeviceIndex>().unwrap());
+        assert!(sorted.is_sorted());
+    }
 }

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Confirmed, DeviceIndex};
+use super::exact::exact;
+use super::{Confirmed, DeviceIndex, PackedOption};
 
 /// One environment of a snapshot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,13 +38,13 @@ pub struct Environment {
     #[serde(default)]
     pub foreign_members: usize,
     /// Its member processes (shells) that are alive.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "exact")]
     pub members: Vec<Member>,
     /// Jupyter kernels that are its members.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "exact")]
     pub kernel_ids: Vec<String>,
     /// Its use of each device that it is attached to or that one of its processes uses.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "exact")]
     pub devices: Vec<EnvironmentDevice>,
     /// Changes by commands of `uid` and of root, from `genv-confirmed-N.json`; only in snapshots of followed hosts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -71,15 +72,15 @@ pub struct EnvironmentDevice {
     pub attached: bool,
     /// Memory that the environment's processes use on the device; absent if one of them could not be measured.
     #[serde(default)]
-    pub memory_used_bytes: Option<u64>,
+    pub memory_used_bytes: PackedOption<u64>,
     /// Memory that the environment may use on the device: the amount of the attachment, else the total of the device;
     /// absent if not attached.
     #[serde(default)]
-    pub memory_capacity_bytes: Option<u64>,
+    pub memory_capacity_bytes: PackedOption<u64>,
     /// Utilization by the environment's processes, 0–1; absent if the driver does not report it.
     #[serde(default)]
-    pub utilization_ratio: Option<f64>,
+    pub utilization_ratio: PackedOption<f64>,
     /// When its utilization was last seen above the busy threshold, Unix time; absent if never.
     #[serde(default)]
-    pub last_active_timestamp_seconds: Option<f64>,
+    pub last_active_timestamp_seconds: PackedOption<f64>,
 }

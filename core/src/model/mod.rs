@@ -8,8 +8,10 @@ mod confirmed;
 mod counters;
 mod device;
 mod environment;
+mod exact;
 mod memory;
 mod occupants;
+mod packed;
 mod process;
 mod queue;
 #[cfg(test)]
@@ -28,6 +30,7 @@ pub use device::{Attachment, Device, DeviceIndex, DeviceMeasurements, DeviceMemo
 pub use environment::{Environment, EnvironmentDevice, Member};
 pub use memory::{LEAST_REQUESTED_BYTES, MemoryAmount, MemoryAmountError};
 pub use occupants::Occupants;
+pub use packed::{PackedNumber, PackedOption};
 pub use process::{Attribution, Process, ProcessDevice, ProcessType};
 pub use queue::QueuedProcess;
 pub use snapshot::{CollectorStatus, HostSnapshot, Owners, Publication, SNAPSHOT_VERSION, Snapshot};

@@ -75,7 +75,7 @@ impl Occupants {
 
     fn of(&self, device: &Device) -> &[Occupant] {
         // MIG devices are parts of the GPU at the index.
-        let known = self.0.get(&device.index.gpu);
+        let known = self.0.get(&{ device.index.gpu });
         let known = known.filter(|_| device.index.mig.is_none());
         known.map_or(&[], Vec::as_slice)
     }

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::DeviceIndex;
+use super::exact::exact;
+use super::{DeviceIndex, PackedOption};
 
 /// One process that uses at least one device, identified by pid and start time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -30,6 +31,7 @@ pub struct Process {
     /// The environment of the process, outside, or unknown.
     pub attribution: Attribution,
     /// Its use of each device; at least one device.
+    #[serde(deserialize_with = "exact")]
     pub devices: Vec<ProcessDevice>,
 }
 
@@ -86,18 +88,18 @@ pub struct ProcessDevice {
     pub process_type: ProcessType,
     /// Device memory that the process holds; absent if the driver does not report it.
     #[serde(default)]
-    pub memory_used_bytes: Option<u64>,
+    pub memory_used_bytes: PackedOption<u64>,
     /// The part of the time since the last sample in which its kernels ran, 0–1; absent if the driver does not report
     /// it.
     #[serde(default)]
-    pub utilization_ratio: Option<f64>,
+    pub utilization_ratio: PackedOption<f64>,
 }
 
 impl ProcessDevice {
     /// Whether the process shows use of the device beyond an entry in the driver's list. A process that uses a device
     /// holds memory of the device: an entry with 0 bytes and without utilization contradicts itself.
     pub fn shows_use(&self) -> bool {
-        self.memory_used_bytes != Some(0) || self.utilization_ratio.is_some_and(|ratio| ratio > 0.0)
+        self.memory_used_bytes != Some(0) || self.utilization_ratio.get().is_some_and(|ratio| ratio > 0.0)
     }
 }
 

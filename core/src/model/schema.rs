@@ -7,7 +7,7 @@ use std::{env, fs};
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
-use super::{DeviceIndex, Snapshot};
+use super::{DeviceIndex, PackedNumber, PackedOption, Snapshot};
 
 impl JsonSchema for DeviceIndex {
     fn schema_name() -> Cow<'static, str> {
@@ -20,6 +20,23 @@ impl JsonSchema for DeviceIndex {
             "type": "string",
             "pattern": "^[0-9]+(:[0-9]+)?$",
         })
+    }
+}
+
+impl<T: PackedNumber> JsonSchema for PackedOption<T>
+where
+    Option<T>: JsonSchema,
+{
+    fn inline_schema() -> bool {
+        Option::<T>::inline_schema()
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        Option::<T>::schema_name()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        Option::<T>::json_schema(generator)
     }
 }
 

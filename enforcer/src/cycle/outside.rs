@@ -88,7 +88,7 @@ fn uses_of(process: &Process, snapshot: &Snapshot) -> Vec<OutsideUse> {
         match uses.iter_mut().find(|it| it.gpu == gpu) {
             // The process uses several parts of the GPU.
             Some(known) => {
-                let both = known.memory_used_bytes.zip(device.memory_used_bytes);
+                let both = known.memory_used_bytes.zip(device.memory_used_bytes.get());
                 known.memory_used_bytes = both.map(|(a, b)| a.saturating_add(b));
             }
             None => uses.push(OutsideUse {
@@ -97,7 +97,7 @@ fn uses_of(process: &Process, snapshot: &Snapshot) -> Vec<OutsideUse> {
                 start_time_ticks,
                 uid,
                 username: username.clone(),
-                memory_used_bytes: device.memory_used_bytes,
+                memory_used_bytes: device.memory_used_bytes.get(),
                 started_timestamp_seconds: None,
             }),
         }
@@ -115,13 +115,13 @@ mod tests {
     use crate::plan::tests::lab::Lab;
 
     /// A process with 1 GiB on each of these devices.
-    fn process(pid: u32, uid: u32, state: &str, devices: &[(u32, u32, ProcessType)]) -> Arc<Process> {
+    fn process(pid: u32, uid: u32, state: &str, devices: &[(u32, u8, ProcessType)]) -> Arc<Process> {
         let reason = String::new();
         let devices = devices.iter().map(|&(gpu, part, process_type)| ProcessDevice {
             index: DeviceIndex::mig(gpu, part),
             process_type,
-            memory_used_bytes: Some(1 << 30),
-            utilization_ratio: None,
+            memory_used_bytes: Some(1 << 30).into(),
+            utilization_ratio: None.into(),
         });
         Arc::new(Process {
             pid,

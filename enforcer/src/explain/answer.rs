@@ -176,8 +176,8 @@ impl ProcessAnswer {
             return Ok(());
         };
         let uses = process.devices.iter().map(|device| {
-            let memory = device.memory_used_bytes.map(|it| format!(" with {} MiB", it >> 20));
-            let left = if self.left_behind.contains(&device.index.gpu) {
+            let memory = device.memory_used_bytes.get().map(|it| format!(" with {} MiB", it >> 20));
+            let left = if self.left_behind.contains(&{ device.index.gpu }) {
                 " (left behind by a detach)"
             } else if !device.shows_use() {
                 " (listed by the driver, not used)"

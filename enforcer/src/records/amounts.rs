@@ -159,9 +159,9 @@ fn attach(environment: &mut Environment, gpu: u32) {
     devices.push(EnvironmentDevice {
         index,
         attached: true,
-        memory_used_bytes: None,
-        memory_capacity_bytes: None,
-        utilization_ratio: None,
-        last_active_timestamp_seconds: None,
+        memory_used_bytes: None.into(),
+        memory_capacity_bytes: None.into(),
+        utilization_ratio: None.into(),
+        last_active_timestamp_seconds: None.into(),
     });
 }

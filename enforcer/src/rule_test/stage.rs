@@ -216,7 +216,7 @@ mod tests {
             utilization_ratio: None,
         };
         let memory = DeviceMemory { total_bytes: 10, used_bytes: 5, free_bytes: 5, reserved_bytes: None };
-        let part = |number: u32, gpu_instance: u32, processes: &[GpuProcess]| DeviceSample {
+        let part = |number: u8, gpu_instance: u32, processes: &[GpuProcess]| DeviceSample {
             lost: false,
             gpu_instance: Some(gpu_instance),
             measurements: DeviceMeasurements { memory: Some(memory), ..DeviceMeasurements::default() },

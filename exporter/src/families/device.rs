@@ -58,7 +58,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
             let driver = host.view().and_then(|view| view.snapshot.driver_version.as_deref());
             for device in host.devices() {
                 let minor = device.minor.map(|minor| minor.to_string()).unwrap_or_default();
-                let parent = device.index.mig.map(|_| device.index.gpu.to_string()).unwrap_or_default();
+                let parent = device.index.mig.map(|_| { device.index.gpu }.to_string()).unwrap_or_default();
                 let gpu_instance = device.gpu_instance.map(|id| id.to_string()).unwrap_or_default();
                 out.add(
                     &[
@@ -163,7 +163,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         help: "Temperature at which the limit (shutdown, slowdown, memory_max or gpu_max) takes effect, in degrees Celsius.",
         samples: |host, out| {
             for device in host.devices() {
-                for (limit, celsius) in &device.measurements.temperature_limits_celsius {
+                for (limit, celsius) in device.measurements.temperature_limits_celsius.iter() {
                     out.add(&[&device.index, limit], *celsius);
                 }
             }
@@ -201,7 +201,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         help: "Frequency of the clock (graphics, sm, memory or video), in hertz.",
         samples: |host, out| {
             for device in host.devices() {
-                for (clock, hertz) in &device.measurements.clocks_hertz {
+                for (clock, hertz) in device.measurements.clocks_hertz.iter() {
                     out.add(&[&device.index, clock], *hertz);
                 }
             }
@@ -227,7 +227,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         help: "Whether clocks are held down for the reason: 1 if they are, 0 if not; an idle device is not throttled.",
         samples: |host, out| {
             for device in host.devices() {
-                for (reason, active) in device.measurements.throttled.iter().flatten() {
+                for (reason, active) in device.measurements.throttled.as_deref().into_iter().flatten() {
                     out.add(&[&device.index, reason], f64::from(*active));
                 }
             }

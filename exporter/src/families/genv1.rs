@@ -240,7 +240,7 @@ pub const FAMILIES: &[HostFamily] = &[
             for (process, devices) in computing(host) {
                 let eid = process.attribution.eid().unwrap_or_default();
                 for device in devices {
-                    let bytes = device.memory_used_bytes.map(whole_mib);
+                    let bytes = device.memory_used_bytes.get().map(whole_mib);
                     out.add(&[&device.index.whole(), &eid, &process.pid], bytes);
                 }
             }

@@ -52,13 +52,13 @@ pub(super) const FAMILIES: &[HostFamily] = &[
         kind: Kind::Gauge,
         labels: LABELS,
         help: "Memory of the device that the process uses, in bytes; pid other is the sum of those beyond the limit.",
-        samples: |host, out| each(host, out, |device| device.memory_used_bytes.map(|bytes| bytes as f64)),
+        samples: |host, out| each(host, out, |device| device.memory_used_bytes.get().map(|bytes| bytes as f64)),
     },
     Family {
         name: "genv_process_utilization_ratio",
         kind: Kind::Gauge,
         labels: LABELS,
         help: "Part of the time that kernels of the process ran on the device, 0 to 1; pid other is the sum of those beyond the limit.",
-        samples: |host, out| each(host, out, |device| device.utilization_ratio),
+        samples: |host, out| each(host, out, |device| device.utilization_ratio.get()),
     },
 ];

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     fn index() -> impl Strategy<Value = DeviceIndex> {
-        let mig = prop_oneof![Just(None), (0..3_u32).prop_map(Some)];
+        let mig = prop_oneof![Just(None), (0..3_u8).prop_map(Some)];
         (0..4_u32, mig).prop_map(|(gpu, mig)| DeviceIndex { gpu, mig })
     }
 

@@ -254,7 +254,7 @@ impl<'a> HostProcesses<'a> {
 fn memory_used_bytes(process: &Process) -> Option<u64> {
     let devices = process.devices.iter();
     devices
-        .filter_map(|device| device.memory_used_bytes)
+        .filter_map(|device| device.memory_used_bytes.get())
         .fold(None, |sum, bytes| Some(sum.unwrap_or(0_u64).saturating_add(bytes)))
 }
 
@@ -306,9 +306,9 @@ fn users<'a>(
         let user = users.entry(username).or_default();
         user.processes += 1;
         for device in &process.devices {
-            let all = measured.contains(&device.index);
-            let known = user.memory_used_bytes.of(device.index, || all.then_some(0.0));
-            *known = known.zip(device.memory_used_bytes).map(|(sum, bytes)| sum + bytes as f64);
+            let new = || measured.contains(&device.index).then_some(0.0);
+            let known = user.memory_used_bytes.of(device.index, new);
+            *known = known.zip(device.memory_used_bytes.get()).map(|(sum, bytes)| sum + bytes as f64);
         }
     }
     users

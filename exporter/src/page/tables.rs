@@ -58,8 +58,8 @@ fn process(snapshot: &Snapshot, process: &Process, usage: &ProcessDevice, of_use
             td.name { (shown(process.comm.as_deref().unwrap_or("?"))) }
             td.name { (attribution(snapshot, &process.attribution)) }
             td { (usage.index) }
-            td.n { (memory(usage.memory_used_bytes)) }
-            td.n { (percent(usage.utilization_ratio)) }
+            td.n { (memory(usage.memory_used_bytes.get())) }
+            td.n { (percent(usage.utilization_ratio.get())) }
         }
     }
 }

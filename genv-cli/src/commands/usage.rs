@@ -124,7 +124,7 @@ fn computing(snapshot: &Snapshot) -> Vec<ComputeProcess> {
         for device in &process.devices {
             if device.process_type != ProcessType::Graphics {
                 let used = used_bytes.entry(device.index.gpu).or_insert(Some(0));
-                *used = used.zip(device.memory_used_bytes).map(|(a, b)| a.saturating_add(b));
+                *used = used.zip(device.memory_used_bytes.get()).map(|(a, b)| a.saturating_add(b));
             }
         }
         let used_gpu_memory = used_bytes.into_iter().map(|(index, bytes)| UsedMemory {
@@ -151,11 +151,11 @@ mod tests {
 
     #[test]
     fn memory_that_the_driver_does_not_report_is_absent() {
-        let on = |gpu, part, memory_used_bytes| ProcessDevice {
+        let on = |gpu, part, memory_used_bytes: Option<u64>| ProcessDevice {
             index: DeviceIndex::mig(gpu, part),
             process_type: ProcessType::Compute,
-            memory_used_bytes,
-            utilization_ratio: None,
+            memory_used_bytes: memory_used_bytes.into(),
+            utilization_ratio: None.into(),
         };
         let process = Process {
             pid: 7,

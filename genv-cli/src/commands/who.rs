@@ -291,6 +291,6 @@ fn user_of(process: &Process, device: &DeviceState, snapshot: &Snapshot) -> Opti
         state: process.attribution.state(),
         attached: eid.as_ref().is_some_and(attached),
         eid,
-        memory_used_bytes: here().map(|it| it.memory_used_bytes).sum(),
+        memory_used_bytes: here().map(|it| it.memory_used_bytes.get()).sum(),
     })
 }

@@ -4,6 +4,7 @@
 //! processes or the utilization of each process, and MIG devices count as parts of their GPUs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use genv_core::gpu::nvml::throttle_reasons;
 use genv_core::gpu::{DeviceSample, GpuProcess, GpuSample};
@@ -165,13 +166,13 @@ fn device(columns: &[&str], line: &str) -> Option<(Option<String>, DeviceSample)
         temperature_celsius: number(field("temperature.gpu")),
         power_watts: number(field("power.draw")),
         power_limit_watts: number(field("enforced.power.limit")),
-        clocks_hertz: CLOCKS
-            .iter()
-            .filter_map(|(clock, name)| Some(((*clock).to_owned(), number(field(name))? * 1e6)))
-            .collect(),
+        clocks_hertz: Arc::new(
+            CLOCKS.iter().filter_map(|(clock, name)| Some(((*clock).to_owned(), number(field(name))? * 1e6))).collect(),
+        ),
         fan_speed_ratios: percent(field("fan.speed")).map(|ratio| (0, ratio)).into_iter().collect(),
         throttled: throttled(field("clocks_throttle_reasons.active"))
-            .or_else(|| throttled(field("clocks_event_reasons.active"))),
+            .or_else(|| throttled(field("clocks_event_reasons.active")))
+            .map(Arc::new),
         ecc_errors: EccErrors {
             corrected: field("ecc.errors.corrected.volatile.total").parse().ok(),
             uncorrected: field("ecc.errors.uncorrected.volatile.total").parse().ok(),

@@ -99,11 +99,11 @@ fn values_that_nvidia_smi_does_not_have_are_absent() {
     assert_eq!(first.measurements.energy_joules, None);
     let clocks = [("graphics", 1.41e9), ("memory", 1.593e9), ("sm", 1.41e9), ("video", 1.275e9)];
     let clocks = clocks.map(|(clock, hertz)| (clock.to_owned(), hertz));
-    assert_eq!(first.measurements.clocks_hertz, BTreeMap::from(clocks));
+    assert_eq!(*first.measurements.clocks_hertz, BTreeMap::from(clocks));
     assert_eq!(first.measurements.fan_speed_ratios, BTreeMap::from([(0, 0.3)]));
     assert_eq!(first.measurements.ecc_errors, EccErrors { corrected: Some(3), uncorrected: Some(1) });
     // It is idle, which is no reason, and has a limit of its power.
-    let throttled = first.measurements.throttled.iter().flatten();
+    let throttled = first.measurements.throttled.as_deref().into_iter().flatten();
     let throttled: Vec<&str> = throttled.filter(|(_, active)| **active).map(|(reason, _)| reason.as_str()).collect();
     assert_eq!(throttled, ["sw_power_cap"]);
     assert!(first.processes_measured && !second.processes_measured);

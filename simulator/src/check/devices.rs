@@ -16,6 +16,9 @@ const MOST_DEVICES: u32 = 1024;
 /// The ids of GPU instances are below this number: a higher one is not believed of a driver.
 const GPU_INSTANCES: u32 = 64;
 
+/// The index of a MIG device is a byte.
+const MIG_DEVICES: usize = 256;
+
 impl Checker<'_> {
     pub(super) fn devices(&self, host: &str, entries: &[DeviceEntry]) -> Checked<Vec<Device>> {
         let mut devices = Vec::new();
@@ -144,6 +147,9 @@ impl Checker<'_> {
         let mut mig: Vec<MigDevice> = Vec::new();
         let mut uuids = HashSet::new();
         for (position, located) in entry.mig.iter().enumerate() {
+            if position == MIG_DEVICES {
+                return self.refuse(located.referenced, format!("a GPU has at most {MIG_DEVICES} MIG devices"));
+            }
             let part = &located.value;
             if let Some(uuid) = &part.uuid {
                 self.unique(&mut uuids, &uuid.value, uuid.referenced, || format!("uuid {}", uuid.value))?;

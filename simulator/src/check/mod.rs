@@ -180,7 +180,7 @@ impl Checker<'_> {
             return self.refuse(index.referenced, message);
         };
         match mig {
-            Some(mig) if u64::from(mig) >= device.mig.len() as u64 => {
+            Some(mig) if usize::from(mig) >= device.mig.len() => {
                 let parts = device.mig.len();
                 let message = format!("there is no MIG device {gpu}:{mig}: device {gpu} has {parts}");
                 self.refuse(index.referenced, message)

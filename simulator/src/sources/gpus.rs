@@ -1,6 +1,7 @@
 //! Devices of a scenario.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use genv_core::gpu::{DeviceSample, GpuError, GpuProcess, GpuSample, GpuSource, XidEvent};
@@ -67,10 +68,7 @@ impl SimulatedGpus {
         };
         for device in host.devices() {
             sample.devices.push(whole_gpu(device));
-            for position in 0..device.device().mig.len() {
-                let position = u32::try_from(position).unwrap_or(u32::MAX);
-                sample.devices.extend(mig_device(device, position));
-            }
+            sample.devices.extend((0..=u8::MAX).map_while(|position| mig_device(device, position)));
             if device.supports(Measurement::XidEvents, false) {
                 let events = device.xid_events_since(after).into_iter();
                 sample.xid_events.extend(events.map(|(xid, timestamp_seconds)| XidEvent {
@@ -115,7 +113,7 @@ fn whole_gpu(at: DeviceAt<'_>) -> DeviceSample {
     }
 }
 
-fn mig_device(at: DeviceAt<'_>, position: u32) -> Option<DeviceSample> {
+fn mig_device(at: DeviceAt<'_>, position: u8) -> Option<DeviceSample> {
     let (mig, memory) = at.mig_memory(position)?;
     let index = DeviceIndex::mig(at.device().index, position);
     if at.lost() {
@@ -188,18 +186,18 @@ fn measurements(at: DeviceAt<'_>, device: &Device, measured: &Measured) -> Devic
         temperature_celsius: supports(Measurement::Temperature).then_some(measured.temperature_celsius),
         temperature_limits_celsius: if supports(Measurement::TemperatureLimits) {
             let limits = device.temperature_limits_celsius.iter();
-            limits.map(|(limit, celsius)| ((*limit).to_owned(), f64::from(*celsius))).collect()
+            Arc::new(limits.map(|(limit, celsius)| ((*limit).to_owned(), f64::from(*celsius))).collect())
         } else {
-            BTreeMap::new()
+            Arc::default()
         },
         power_watts: supports(Measurement::Power).then(|| thousandths(measured.power_milliwatts)),
         power_limit_watts: supports(Measurement::PowerLimit).then_some(device.power_limit_watts),
         energy_joules: supports(Measurement::Energy).then(|| thousandths(measured.energy_millijoules)),
         clocks_hertz: if supports(Measurement::Clocks) {
             let clocks = device.clocks_megahertz.iter();
-            clocks.map(|(clock, megahertz)| ((*clock).to_owned(), f64::from(*megahertz) * 1e6)).collect()
+            Arc::new(clocks.map(|(clock, megahertz)| ((*clock).to_owned(), f64::from(*megahertz) * 1e6)).collect())
         } else {
-            BTreeMap::new()
+            Arc::default()
         },
         fan_speed_ratios: if supports(Measurement::Fans) {
             (0..).zip(measured.fan_speed_ratios.iter().copied().map(in_percent)).collect()
@@ -209,7 +207,7 @@ fn measurements(at: DeviceAt<'_>, device: &Device, measured: &Measured) -> Devic
         throttled: supports(Measurement::Throttled).then(|| {
             let bits = measured.throttle_reasons;
             let reasons = ThrottleReason::ALL.into_iter();
-            reasons.map(|reason| (reason.name().to_owned(), bits & reason.bit() != 0)).collect()
+            Arc::new(reasons.map(|reason| (reason.name().to_owned(), bits & reason.bit() != 0)).collect())
         }),
         ecc_errors: EccErrors {
             corrected: ecc.map(|(corrected, _)| corrected),

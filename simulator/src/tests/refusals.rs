@@ -18,6 +18,13 @@ fn first_line(hosts: &str) -> String {
 }
 
 #[test]
+fn a_gpu_has_no_more_mig_devices_than_indices() {
+    let parts = ["{profile: p, memory: 1gi, gpu_instance: 1}"; 257].join(", ");
+    let refused = first_line(&format!("  - devices: [{{mig: [{parts}]}}]"));
+    assert!(refused.ends_with(": a GPU has at most 256 MIG devices"), "{refused}");
+}
+
+#[test]
 fn values_that_are_none_are_refused_with_what_to_write() {
     let all = [
         "  - devices: [{memory: 80x}]",

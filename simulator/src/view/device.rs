@@ -117,12 +117,12 @@ impl<'a> DeviceAt<'a> {
     }
 
     /// One of its MIG devices, by position.
-    fn mig(&self, position: u32) -> Option<&'a MigDevice> {
-        self.device.mig.get(usize::try_from(position).ok()?)
+    fn mig(&self, position: u8) -> Option<&'a MigDevice> {
+        self.device.mig.get(usize::from(position))
     }
 
     /// Memory of one of its MIG devices, by position: that of its GPU instance.
-    pub fn mig_memory(&self, position: u32) -> Option<(&'a MigDevice, DeviceMemory)> {
+    pub fn mig_memory(&self, position: u8) -> Option<(&'a MigDevice, DeviceMemory)> {
         let mig = self.mig(position)?;
         let shares = |process: &DeviceProcess| {
             let on = process.index.mig.and_then(|it| self.mig(it));

@@ -20,7 +20,7 @@ const MARK: usize = 0xDEF1_CE00 << 32;
 
 impl Handle {
     pub(crate) fn of(index: DeviceIndex) -> Self {
-        let mig = index.mig.map_or(0, |mig| mig as usize + 1);
+        let mig = index.mig.map_or(0, |mig| usize::from(mig) + 1);
         Self(MARK | mig << 16 | index.gpu as usize)
     }
 
@@ -31,8 +31,8 @@ impl Handle {
     /// The device of the handle; `None` for an invalid handle.
     pub(crate) fn index(self) -> Option<DeviceIndex> {
         let gpu = (self.0 & 0xFFFF) as u32;
-        let mig = (self.0 >> 16 & 0xFFFF) as u32;
-        let index = mig.checked_sub(1).map_or(DeviceIndex::gpu(gpu), |mig| DeviceIndex::mig(gpu, mig));
+        let mig = (self.0 >> 16 & 0xFFFF).checked_sub(1);
+        let index = DeviceIndex { gpu, mig: mig.map(u8::try_from).transpose().ok()? };
         (Self::of(index) == self).then_some(index)
     }
 
@@ -53,7 +53,7 @@ impl Device {
     pub(crate) fn new(moment: Arc<Moment>, index: DeviceIndex, call: &str) -> Option<Self> {
         let gpu = moment.at().device(index.gpu)?;
         let wrong = gpu.wrong(call);
-        let exists = index.mig.is_none_or(|mig| (mig as usize) < gpu.device().mig.len());
+        let exists = index.mig.is_none_or(|mig| usize::from(mig) < gpu.device().mig.len());
         exists.then_some(Self { moment, index, wrong })
     }
 
@@ -90,7 +90,7 @@ impl Device {
     }
 
     pub(crate) fn mig(&self) -> Option<&MigDevice> {
-        self.index.mig.and_then(|mig| self.gpu().device().mig.get(mig as usize))
+        self.index.mig.and_then(|mig| self.gpu().device().mig.get(usize::from(mig)))
     }
 
     pub(crate) fn is_split(&self) -> bool {
@@ -145,7 +145,7 @@ impl Device {
 
     /// GPU and compute instance of one of the MIG devices of its GPU.
     pub(crate) fn instances(&self, index: DeviceIndex) -> (c_uint, c_uint) {
-        let mig = index.mig.and_then(|mig| self.gpu().device().mig.get(mig as usize));
+        let mig = index.mig.and_then(|mig| self.gpu().device().mig.get(usize::from(mig)));
         mig.map_or((NO_INSTANCE, NO_INSTANCE), |mig| (mig.gpu_instance, mig.compute_instance))
     }
 }

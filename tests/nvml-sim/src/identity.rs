@@ -90,7 +90,7 @@ calls! { device:
 
     fn nvmlDeviceGetIndex(device, out: Out<'_, c_uint>) {
         let DeviceIndex { gpu, mig } = device.index();
-        put(out, mig.unwrap_or(gpu))
+        put(out, mig.map_or(gpu, u32::from))
     }
 }
 

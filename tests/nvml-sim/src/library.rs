@@ -39,7 +39,7 @@ fn handle_by_uuid(moment: &Moment, uuid: &str) -> Answer<Handle> {
         if gpu.uuid == uuid {
             return Ok(Handle::of(DeviceIndex::gpu(gpu.index)));
         }
-        if let Some(mig) = (0..).zip(&gpu.mig).find_map(|(index, mig)| (mig.uuid == uuid).then_some(index)) {
+        if let Some(mig) = (0..=u8::MAX).zip(&gpu.mig).find_map(|(index, mig)| (mig.uuid == uuid).then_some(index)) {
             return Ok(Handle::of(DeviceIndex::mig(gpu.index, mig)));
         }
     }

@@ -59,10 +59,8 @@ calls! { gpu:
     }
 
     fn nvmlDeviceGetMigDeviceHandleByIndex(device, mig: c_uint, out: Out<'_, Handle>) {
-        if mig as usize >= device.gpu().device().mig.len() {
-            return Err(NOT_FOUND);
-        }
-        put(out, Handle::of(DeviceIndex::mig(device.index().gpu, mig)))
+        let mig = u8::try_from(mig).ok().filter(|mig| usize::from(*mig) < device.gpu().device().mig.len());
+        put(out, Handle::of(DeviceIndex::mig(device.index().gpu, mig.ok_or(NOT_FOUND)?)))
     }
 }
 

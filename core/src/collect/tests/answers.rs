@@ -215,7 +215,7 @@ fn check_processes(
     for (pid, row) in rows {
         let (memory, ratio) = answer.processes.as_ref().unwrap()[&pid];
         prop_assert_eq!(row.memory_used_bytes, memory.filter(|_| support.amounts || memory == Some(0)));
-        if row.utilization_ratio.is_some() {
+        if row.utilization_ratio.get().is_some() {
             prop_assert!(support.ratios, "{pid} used {:?}", row.utilization_ratio);
             prop_assert_eq!(row.utilization_ratio, ratio);
         }
@@ -226,13 +226,13 @@ fn check_processes(
 /// Alice's use of device 0.
 fn check_use(used: &EnvironmentDevice, answer: &Answer, support: &Support) -> Result<(), TestCaseError> {
     let own = answer.processes.as_ref().and_then(|processes| processes.get(&101)).filter(|_| support.list);
-    if let Some(ratio) = used.utilization_ratio {
+    if let Some(ratio) = used.utilization_ratio.get() {
         prop_assert!(support.nobody_else && (support.ratios || own.is_none()), "used {ratio}");
         prop_assert_eq!(ratio, own.map_or(0.0, |(_, ratio)| ratio.unwrap()));
         // A process with an impossible share may be the one at work.
         prop_assert!(!works_alone(answer) || !support.ratios, "used {ratio} of a device at work");
     }
-    if let Some(bytes) = used.memory_used_bytes {
+    if let Some(bytes) = used.memory_used_bytes.get() {
         prop_assert!(support.nobody_else, "holds {bytes}");
         prop_assert_eq!(bytes, own.map_or(0, |(memory, _)| memory.unwrap()));
     }

@@ -50,7 +50,7 @@ pub(super) fn gpu(index: u32) -> DeviceSample {
     }
 }
 
-fn mig(gpu_index: u32, mig_index: u32) -> DeviceSample {
+fn mig(gpu_index: u32, mig_index: u8) -> DeviceSample {
     DeviceSample {
         index: DeviceIndex::mig(gpu_index, mig_index),
         uuid: format!("MIG-{gpu_index}-{mig_index}"),

@@ -10,7 +10,7 @@ fn alice(snapshot: &Snapshot) -> (Option<f64>, [f64; 3]) {
     let seconds = of_all.find(|it| it.username == "alice");
     let seconds = seconds.unwrap().device_seconds.unwrap();
     let seconds = [seconds.busy, seconds.idle, seconds.unmeasured];
-    (used.utilization_ratio, seconds)
+    (used.utilization_ratio.get(), seconds)
 }
 
 #[test]

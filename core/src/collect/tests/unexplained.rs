@@ -15,7 +15,7 @@ fn shown(snapshot: &Snapshot) -> [Option<f64>; 2] {
     [101, 102].map(|pid| {
         let mut processes = snapshot.processes.iter();
         let process = processes.find(|it| it.pid == pid).unwrap();
-        process.devices[0].utilization_ratio
+        process.devices[0].utilization_ratio.get()
     })
 }
 

@@ -43,7 +43,7 @@ fn an_environment_remembers_when_it_was_active_until_it_ends() {
     let idle = lab.after(10.0);
     let held = &idle.environments[0].devices[0];
     assert_eq!(held.last_active_timestamp_seconds, Some(UNIX + 10.0));
-    assert_eq!((held.utilization_ratio, held.memory_used_bytes), (Some(0.0), Some(0)));
+    assert_eq!((held.utilization_ratio.get(), held.memory_used_bytes.get()), (Some(0.0), Some(0)));
 
     let environments = lab.state.take();
     lab.state = Some(state(Vec::new(), Vec::new()));
@@ -109,7 +109,7 @@ fn values_are_valid_up_to_the_maximum_age_and_are_then_withdrawn() {
     assert_eq!(snapshot.processes, []);
     assert_eq!(snapshot.driver_version, None);
     let held = &snapshot.environments[0].devices[0];
-    assert_eq!((held.memory_used_bytes, held.utilization_ratio), (None, None));
+    assert_eq!((held.memory_used_bytes.get(), held.utilization_ratio.get()), (None, None));
     assert_eq!(held.memory_capacity_bytes, Some(4 * GIB));
     // Nobody can tell what was done with the held time.
     let row = snapshot.counters.user_device_use.iter().find(|row| row.username == "alice").unwrap();
@@ -196,7 +196,7 @@ fn mig_devices_have_processes_and_their_gpu_has_the_attachments() {
     let devices = &snapshot.environments[0].devices;
     assert_eq!(devices[0].memory_used_bytes, None);
     assert_eq!(devices[1].index, DeviceIndex::mig(0, 1));
-    assert_eq!((devices[1].attached, devices[1].memory_used_bytes), (false, Some(GIB)));
+    assert_eq!((devices[1].attached, devices[1].memory_used_bytes.get()), (false, Some(GIB)));
     assert_eq!(devices[1].utilization_ratio, None);
 }
 

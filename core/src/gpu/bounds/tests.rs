@@ -42,13 +42,13 @@ fn possible_values_are_kept() {
         utilization_ratio: Some(1.0),
         memory_controller_busy_ratio: Some(0.0),
         temperature_celsius: Some(92.0),
-        temperature_limits_celsius: BTreeMap::from([("memory_max".to_owned(), 105.0)]),
+        temperature_limits_celsius: BTreeMap::from([("memory_max".to_owned(), 105.0)]).into(),
         // A peak beyond the limit.
         power_watts: Some(900.0),
         power_limit_watts: Some(700.0),
-        clocks_hertz: BTreeMap::from([("memory".to_owned(), 14.0e9)]),
+        clocks_hertz: BTreeMap::from([("memory".to_owned(), 14.0e9)]).into(),
         fan_speed_ratios: BTreeMap::from([(0, 1.1)]),
-        throttled: Some(BTreeMap::from([("sw_power_cap".to_owned(), true), ("hw_slowdown".to_owned(), false)])),
+        throttled: Some(BTreeMap::from([("sw_power_cap".to_owned(), true), ("hw_slowdown".to_owned(), false)]).into()),
         pcie_replays: Some(3),
         ..memory(80 << 30, 79 << 30, 1 << 30)
     };
@@ -60,7 +60,7 @@ fn possible_values_are_kept() {
 #[test]
 fn every_value_with_all_bits_set_is_removed() {
     let all = f64::from(u32::MAX);
-    let named = |value: f64| BTreeMap::from([("some".to_owned(), value)]);
+    let named = |value: f64| BTreeMap::from([("some".to_owned(), value)]).into();
     let measurements = DeviceMeasurements {
         utilization_ratio: Some(all / 100.0),
         memory_controller_busy_ratio: Some(2.55),
@@ -73,7 +73,7 @@ fn every_value_with_all_bits_set_is_removed() {
         energy_joules: Some(u64::MAX as f64 / 1e3),
         clocks_hertz: named(all * 1e6),
         fan_speed_ratios: BTreeMap::from([(0, all / 100.0)]),
-        throttled: Some(BTreeMap::from([("a".to_owned(), true), ("b".to_owned(), true)])),
+        throttled: Some(BTreeMap::from([("a".to_owned(), true), ("b".to_owned(), true)]).into()),
         ecc_errors: crate::model::EccErrors { corrected: Some(u64::MAX), uncorrected: Some(u64::MAX) },
         pcie_replays: Some(u64::from(u32::MAX)),
         ..memory(u64::MAX, u64::MAX, u64::MAX)
@@ -148,10 +148,10 @@ fn a_list_with_more_memory_than_the_device_has_does_not_count_like_one_with_more
 fn the_processes_of_all_compute_instances_hold_no_more_than_their_gpu_instance_uses() {
     const GIB: u64 = 1 << 30;
     for (instances, holds) in [([2, 3], true), ([2, 2], false)] {
-        let part = |number: u32| DeviceSample {
+        let part = |number: u8| DeviceSample {
             index: DeviceIndex::mig(0, number),
-            gpu_instance: Some(instances[number as usize]),
-            processes: Some(vec![process(7 + number, 6 * GIB, 0.0)]),
+            gpu_instance: Some(instances[usize::from(number)]),
+            processes: Some(vec![process(7 + u32::from(number), 6 * GIB, 0.0)]),
             ..device(memory(24 * GIB, 8 * GIB, GIB))
         };
         let mut sample = GpuSample { devices: vec![part(0), part(1)], ..GpuSample::default() };

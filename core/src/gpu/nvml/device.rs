@@ -1,6 +1,7 @@
 //! The readings of one whole GPU.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use nvml_wrapper::Device;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
@@ -23,7 +24,7 @@ pub(super) struct DeviceFacts {
     /// Whether no other machine can use the GPU: it is neither in a vGPU guest nor in a host of vGPUs.
     pub(super) serves_one_machine: bool,
     fans: u32,
-    temperature_limits_celsius: BTreeMap<String, f64>,
+    temperature_limits_celsius: Arc<BTreeMap<String, f64>>,
     /// Whether all facts could be read; otherwise all are read again.
     pub(super) is_whole: bool,
 }
@@ -84,7 +85,7 @@ pub(super) fn facts(device: &Device<'_>, uuid: String, calls: &mut Calls) -> Res
             Some(GpuVirtualizationMode::Bare | GpuVirtualizationMode::PassThrough)
         ),
         fans: fans.filter(|fans| *fans <= MOST_FANS).unwrap_or(0),
-        temperature_limits_celsius,
+        temperature_limits_celsius: Arc::new(temperature_limits_celsius),
         is_whole,
     })
 }
@@ -130,13 +131,13 @@ pub(super) fn measure(
         decoder_utilization_ratio: decoder.map(|it| ratio(it.utilization)),
         memory: memory(device, calls)?,
         temperature_celsius: celsius.map(temperature),
-        temperature_limits_celsius: facts.temperature_limits_celsius.clone(),
+        temperature_limits_celsius: Arc::clone(&facts.temperature_limits_celsius),
         power_watts: power.map(|milliwatts| f64::from(milliwatts) / 1e3),
         power_limit_watts: power_limit.map(|milliwatts| f64::from(milliwatts) / 1e3),
         energy_joules: energy.map(|millijoules| millijoules as f64 / 1e3),
-        clocks_hertz: clocks(device, calls)?,
+        clocks_hertz: Arc::new(clocks(device, calls)?),
         fan_speed_ratios: fans(device, facts.fans, calls)?,
-        throttled: throttled.map(|reasons| throttle_reasons(reasons.bits())),
+        throttled: throttled.map(|reasons| Arc::new(throttle_reasons(reasons.bits()))),
         ecc_errors: EccErrors {
             corrected: ecc_errors(device, MemoryError::Corrected, calls)?,
             uncorrected: ecc_errors(device, MemoryError::Uncorrected, calls)?,

@@ -14,7 +14,7 @@ use crate::model::{DeviceIndex, DeviceMeasurements, Withheld};
 /// Facts that stay as long as the MIG device exists. Its handle does not identify it: after a reconfiguration NVML
 /// gives the handle to another MIG device.
 pub(super) struct MigFacts {
-    index: u32,
+    index: u8,
     uuid: String,
     name: Option<String>,
     profile: Option<String>,
@@ -42,7 +42,7 @@ pub(super) fn is_enabled(device: &Device<'_>, calls: &mut Calls) -> Result<Optio
 
 /// MIG devices that a GPU has at most, and the end of the ids of their instances: far more than any product, so that a
 /// wrong count costs little.
-const MOST_DEVICES: u32 = 64;
+const MOST_DEVICES: u8 = 64;
 
 /// Reads all MIG devices of a GPU. Returns whether all could be found. They are enumerated each time, because they can
 /// be created and destroyed while the driver runs.
@@ -55,12 +55,13 @@ pub(super) fn read(
     samples: &mut Vec<DeviceSample>,
 ) -> Result<bool, Failure> {
     let count = calls.optional("nvmlDeviceGetMaxMigDeviceCount", || parent.mig_device_count())?;
-    let mut all_found = count.is_some_and(|count| count <= MOST_DEVICES);
+    let mut all_found = count.is_some_and(|count| count <= MOST_DEVICES.into());
     let mut seen = Vec::with_capacity(known.len());
     let first = samples.len();
-    for index in 0..count.unwrap_or(0).min(MOST_DEVICES) {
+    let shown = count.map_or(0, |count| u8::try_from(count).unwrap_or(u8::MAX)).min(MOST_DEVICES);
+    for index in 0..shown {
         calls.device = Some(DeviceIndex::mig(gpu, index));
-        let driver = || match parent.mig_device_by_index(index) {
+        let driver = || match parent.mig_device_by_index(index.into()) {
             // Nothing is there.
             Err(NvmlError::NotFound) => Ok(None),
             device => device.map(Some),
@@ -113,10 +114,11 @@ pub(super) fn read(
 /// Shows the GPU instance of each MIG device, unless its ids cannot be or are those of another MIG device: then they are
 /// asked again. The memory of an unknown GPU instance may be that of another MIG device, and is not known either.
 fn show_gpu_instances(known: &mut [MigFacts], parts: &mut [DeviceSample], calls: &mut Calls) {
+    let end = u32::from(MOST_DEVICES);
     let all: Vec<_> = known.iter().map(|facts| facts.instances).collect();
     for (facts, part) in known.iter_mut().zip(parts) {
         let is_only = all.iter().filter(|it| **it == facts.instances).count() == 1;
-        facts.instances.take_if(|(gpu, compute)| !is_only || *gpu >= MOST_DEVICES || *compute >= MOST_DEVICES);
+        facts.instances.take_if(|(gpu, compute)| !is_only || *gpu >= end || *compute >= end);
         part.gpu_instance = facts.instances.map(|(gpu, _)| gpu);
         if part.measurements.memory.take_if(|_| facts.instances.is_none()).is_some() {
             calls.device = Some(part.index);
@@ -125,7 +127,7 @@ fn show_gpu_instances(known: &mut [MigFacts], parts: &mut [DeviceSample], calls:
     }
 }
 
-fn facts(device: &Device<'_>, index: u32, uuid: String, calls: &mut Calls) -> Result<MigFacts, Failure> {
+fn facts(device: &Device<'_>, index: u8, uuid: String, calls: &mut Calls) -> Result<MigFacts, Failure> {
     let mut is_whole = true;
     let name = fact(calls, "nvmlDeviceGetName", || raw::name(device), &mut is_whole)?;
     let profile = match name.as_deref().and_then(profile_in_name) {

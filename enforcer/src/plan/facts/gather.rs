@@ -158,7 +158,7 @@ impl<'a> Facts<'a> {
                 memory_bytes: attachment.and_then(|attachment| attachment.memory_bytes),
                 attached_seconds,
                 detached_seconds,
-                unconfirmed: unconfirmed.is_some_and(|gpus| gpus.contains(&index.gpu)),
+                unconfirmed: unconfirmed.is_some_and(|gpus| gpus.contains(&{ index.gpu })),
                 utilization_ratio: None,
             });
         }
@@ -195,12 +195,12 @@ impl<'a> Facts<'a> {
         let first = self.uses.len();
         for device in &process.devices {
             let gpu = device.index.gpu;
-            let memory_bytes = device.memory_used_bytes.unwrap_or(0);
-            let utilization = device.utilization_ratio.filter(|ratio| ratio.is_finite());
+            let memory_bytes = device.memory_used_bytes.get().unwrap_or(0);
+            let utilization = device.utilization_ratio.get().filter(|ratio| ratio.is_finite());
             if let Some(known) = self.uses[first..].iter_mut().find(|known| known.gpu == gpu) {
                 known.memory_bytes = known.memory_bytes.saturating_add(memory_bytes);
                 known.shows_use |= device.shows_use();
-                known.memory_is_measured &= device.memory_used_bytes.is_some();
+                known.memory_is_measured &= device.memory_used_bytes.get().is_some();
                 let both = known.utilization_ratio.zip(utilization);
                 known.utilization_ratio = both.map(|(a, b)| a + b);
             } else {
@@ -209,7 +209,7 @@ impl<'a> Facts<'a> {
                     gpu,
                     memory_bytes,
                     shows_use: device.shows_use(),
-                    memory_is_measured: device.memory_used_bytes.is_some(),
+                    memory_is_measured: device.memory_used_bytes.get().is_some(),
                     utilization_ratio: utilization,
                     others_ratio: 0.0,
                 });

@@ -65,8 +65,8 @@ fn unmeasured_use(lab: &mut Lab) {
     for pid in [10, 20] {
         let uses = &mut lab.pid("gpu01", pid).devices;
         uses.iter_mut().for_each(|it| {
-            it.utilization_ratio = None;
-            it.memory_used_bytes = None;
+            it.utilization_ratio = None.into();
+            it.memory_used_bytes = None.into();
         });
     }
 }

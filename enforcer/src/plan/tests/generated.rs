@@ -86,9 +86,9 @@ fn with_process<T>(
             process.uid = Some(0);
             process.container_id = Some("3f4e".to_owned());
         }
-        5 => process.devices[0].memory_used_bytes = None,
-        6 => process.devices[0].utilization_ratio = None,
-        _ => process.devices[0].utilization_ratio = Some(0.01),
+        5 => process.devices[0].memory_used_bytes = None.into(),
+        6 => process.devices[0].utilization_ratio = None.into(),
+        _ => process.devices[0].utilization_ratio = Some(0.01).into(),
     }
     lab
 }

@@ -98,10 +98,10 @@ impl Lab {
         self.eid(hostname, eid).devices.push(EnvironmentDevice {
             index: DeviceIndex::gpu(gpu),
             attached: true,
-            memory_used_bytes: Some(0),
-            memory_capacity_bytes: memory_bytes,
-            utilization_ratio: Some(0.0),
-            last_active_timestamp_seconds: None,
+            memory_used_bytes: Some(0).into(),
+            memory_capacity_bytes: memory_bytes.into(),
+            utilization_ratio: Some(0.0).into(),
+            last_active_timestamp_seconds: None.into(),
         });
         self
     }
@@ -123,8 +123,8 @@ impl Lab {
         let devices = uses.iter().map(|&(gpu, memory_bytes)| ProcessDevice {
             index: DeviceIndex::gpu(gpu),
             process_type: ProcessType::Compute,
-            memory_used_bytes: Some(memory_bytes),
-            utilization_ratio: Some(0.5),
+            memory_used_bytes: Some(memory_bytes).into(),
+            utilization_ratio: Some(0.5).into(),
         });
         self.host(hostname).processes.push(Arc::new(Process {
             pid,
@@ -157,7 +157,7 @@ impl Lab {
     pub(crate) fn utilize(&mut self, pid: u32, ratios: &[Option<f64>]) {
         let devices = &mut self.pid("gpu01", pid).devices;
         for (device, ratio) in devices.iter_mut().zip(ratios) {
-            device.utilization_ratio = *ratio;
+            device.utilization_ratio = (*ratio).into();
         }
     }
 

@@ -272,7 +272,7 @@ fn a_process_that_computes_on_a_mig_device_is_spared_and_a_split_gpu_is_never_id
     lab.hosts[0].devices.push(part);
     let used = &mut lab.pid("gpu01", 10).devices[0];
     // The driver tells no use of a part.
-    (used.index, used.utilization_ratio) = (DeviceIndex::mig(0, 0), None);
+    (used.index, used.utilization_ratio) = (DeviceIndex::mig(0, 0), None.into());
     let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
     daemon.run(&lab, 600);
     assert_eq!(actions(&daemon.plan(&lab)), ["detach e1:1 (11)"]);

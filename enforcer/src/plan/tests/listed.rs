@@ -13,8 +13,8 @@ fn lab(memory_bytes: Option<u64>, utilization_ratio: Option<f64>) -> Lab {
     lab.utilize(10, &[Some(0.0)]);
     for pid in [10, 11] {
         let listed = lab.pid("gpu01", pid).devices.last_mut().unwrap();
-        listed.memory_used_bytes = memory_bytes;
-        listed.utilization_ratio = utilization_ratio;
+        listed.memory_used_bytes = memory_bytes.into();
+        listed.utilization_ratio = utilization_ratio.into();
     }
     lab
 }

@@ -64,7 +64,7 @@ fn what_the_driver_does_not_tell_for_a_moment_goes_on_and_a_device_that_is_gone_
     let mut daemon = Daemon::new(vec![rule(max_memory(1, MemoryPer::Device, Scope::Host), Action::Report)]);
     daemon.run(&with("bob", 10), 100);
     let mut lab = with("bob", 10);
-    lab.pid("gpu01", 10).devices[0].memory_used_bytes = None;
+    lab.pid("gpu01", 10).devices[0].memory_used_bytes = None.into();
     daemon.run(&lab, 100);
     assert_eq!(daemon.history.violations.len(), 1);
 }

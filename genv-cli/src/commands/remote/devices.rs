@@ -260,8 +260,8 @@ mod tests {
             devices: vec![ProcessDevice {
                 index: DeviceIndex::gpu(gpu),
                 process_type: ProcessType::Compute,
-                memory_used_bytes: None,
-                utilization_ratio: None,
+                memory_used_bytes: None.into(),
+                utilization_ratio: None.into(),
             }],
         })
     }

@@ -293,7 +293,7 @@ fn the_selection_follows_its_row_and_stays_in_place_without_it() {
         change(Arc::make_mut(seat.hosts[0].snapshot.as_mut().unwrap()));
         seat.screen();
     };
-    edit(&mut seat, |it| Arc::make_mut(&mut it.processes[1]).devices[0].memory_used_bytes = Some(90 * GIB));
+    edit(&mut seat, |it| Arc::make_mut(&mut it.processes[1]).devices[0].memory_used_bytes = Some(90 * GIB).into());
     assert_eq!(seat.view.position, 0);
     edit(&mut seat, |it| drop(it.processes.remove(1)));
     assert_eq!(seat.view.position, 0);

@@ -1,5 +1,6 @@
 //! The values of devices from a simulated driver.
 
+use std::collections::BTreeMap;
 use std::sync::mpsc::channel;
 use std::thread;
 
@@ -22,7 +23,9 @@ hosts:
     processes: [{pid: 7, devices: [{index: 0, memory: 8gi, utilization: 0.28}]}]
 ";
     let sample = Stand::new(text).sample(10.0);
-    let named = |pairs: &[(&str, f64)]| pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+    let named = |pairs: &[(&str, f64)]| {
+        Arc::new(pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect::<BTreeMap<_, _>>())
+    };
     let throttled = ThrottleReason::ALL.map(|it| (it.name().to_owned(), it.name() == "hw_slowdown"));
     let process = GpuProcess {
         pid: 7,
@@ -57,7 +60,7 @@ hosts:
             energy_joules: Some(1580.0),
             clocks_hertz: named(&[("graphics", 1.41e9), ("memory", 1.593e9), ("sm", 1.41e9), ("video", 1.275e9)]),
             fan_speed_ratios: [(0, 0.4)].into(),
-            throttled: Some(throttled.into()),
+            throttled: Some(Arc::new(throttled.into())),
             ecc_errors: EccErrors { corrected: Some(3), uncorrected: Some(1) },
             pcie_replays: Some(2),
         },
@@ -101,11 +104,11 @@ fn each_measurement_can_be_missing_alone() {
             memory.used_bytes += memory.reserved_bytes.take().unwrap();
         }),
         ("temperature", |s| s.devices[0].measurements.temperature_celsius = None),
-        ("temperature_limits", |s| s.devices[0].measurements.temperature_limits_celsius.clear()),
+        ("temperature_limits", |s| s.devices[0].measurements.temperature_limits_celsius = Arc::default()),
         ("power", |s| s.devices[0].measurements.power_watts = None),
         ("power_limit", |s| s.devices[0].measurements.power_limit_watts = None),
         ("energy", |s| s.devices[0].measurements.energy_joules = None),
-        ("clocks", |s| s.devices[0].measurements.clocks_hertz.clear()),
+        ("clocks", |s| s.devices[0].measurements.clocks_hertz = Arc::default()),
         ("fans", |s| s.devices[0].measurements.fan_speed_ratios.clear()),
         ("throttled", |s| s.devices[0].measurements.throttled = None),
         ("ecc", |s| s.devices[0].measurements.ecc_errors = EccErrors::default()),

@@ -64,8 +64,8 @@ fn row(
     let indices: Vec<DeviceIndex> = held.iter().map(|(index, _)| *index).collect();
     let usages = || held.iter().map(|(_, hold)| hold.usage);
     // Not known if one of them is not.
-    let utilization: Option<f64> = usages().map(|it| it?.utilization_ratio).sum();
-    let memory: Option<u64> = usages().map(|it| it?.memory_used_bytes).sum();
+    let utilization: Option<f64> = usages().map(|it| it?.utilization_ratio.get()).sum();
+    let memory: Option<u64> = usages().map(|it| it?.memory_used_bytes.get()).sum();
     #[expect(clippy::cast_precision_loss, reason = "a host has few devices")]
     let devices = held.len() as f64;
     let holds = !held.is_empty();

@@ -43,8 +43,8 @@ fn row(facts: &Facts<'_>, hostname: &str, snapshot: &Snapshot, process: &Process
         comm.map_or_else(Value::unknown, Value::foreign),
         attribution(snapshot, &process.attribution),
         Value::foreign(&joined(&indices, ",")),
-        percent(usages.clone().map(|it| it.utilization_ratio).sum()),
-        amount(usages.clone().map(|it| it.memory_used_bytes).sum()),
+        percent(usages.clone().map(|it| it.utilization_ratio.get()).sum()),
+        amount(usages.clone().map(|it| it.memory_used_bytes.get()).sum()),
         Value::foreign(process.devices.first().map_or("", |it| kind(it.process_type))),
     ];
     let host = || hostname.to_owned();
