@@ -60,20 +60,19 @@ pub(super) fn matching_line(line: &str, name: &str) -> Option<(Marker, PublicKey
     Some((marker, key))
 }
 
-/// Whether the patterns of a line match a host.
+/// Whether the patterns of a line match a host. `name` is in lower case.
 pub(super) fn patterns_match(patterns: &str, name: &str) -> bool {
     if let Some(hashed) = patterns.strip_prefix("|1|") {
         return is_hash_of(hashed, name);
     }
     let mut named = false;
     for pattern in patterns.split(',') {
-        let pattern = pattern.to_lowercase();
         if let Some(pattern) = pattern.strip_prefix('!') {
             if pattern_matches(pattern, name) {
                 return false;
             }
         } else {
-            named |= pattern_matches(&pattern, name);
+            named |= pattern_matches(pattern, name);
         }
     }
     named
@@ -89,7 +88,7 @@ fn is_hash_of(hashed: &str, name: &str) -> bool {
     Hmac::<Sha1>::new_from_slice(&salt).is_ok_and(|hmac| hmac.chain_update(name).verify_slice(&hash).is_ok())
 }
 
-/// Whether a pattern with `*` and `?` matches a name.
+/// Whether a pattern with `*` and `?` matches a name in lower case. As with OpenSSH, the case of ASCII letters is ignored.
 pub(super) fn pattern_matches(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
     let (mut p, mut n) = (0, 0);
@@ -101,7 +100,7 @@ pub(super) fn pattern_matches(pattern: &str, name: &str) -> bool {
                 star = Some((p, n));
                 p += 1;
             }
-            Some(expected) if *expected == b'?' || expected == byte => {
+            Some(expected) if *expected == b'?' || expected.to_ascii_lowercase() == *byte => {
                 p += 1;
                 n += 1;
             }

@@ -19,7 +19,7 @@ use line::{KnownHostsLine, Marker, matching_lines};
 const LONGEST_FILE_BYTES: u64 = 64 << 20;
 
 /// The lines of the files for one host.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct KnownHost {
     /// The name in the files: `gpu01`, or `[gpu01]:2222`.
     name: String,
@@ -43,9 +43,9 @@ impl KnownHost {
         alias: Option<&str>,
         login: &str,
     ) -> Result<Self, HostFailure> {
-        let host = host.to_lowercase();
+        let host = host.to_ascii_lowercase();
         let (name, without_port) = match alias {
-            Some(alias) => (alias.to_lowercase(), None),
+            Some(alias) => (alias.to_ascii_lowercase(), None),
             None if port == 22 => (host, None),
             None => (format!("[{host}]:{port}"), Some(host)),
         };
@@ -219,7 +219,7 @@ fn read(path: &Path) -> Result<String, HostFailure> {
         return Err(failed(io::Error::other("it is too long")));
     }
     let bytes = fs::read(path).map_err(failed)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
 /// Whether a key is of an algorithm, without regard to the hash of signatures.

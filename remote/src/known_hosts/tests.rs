@@ -52,6 +52,7 @@ fn each_way_to_write_a_name_matches_its_host() {
     for (patterns, host, port, alias) in [
         ("gpu01", "gpu01", 22, None),
         ("GPU01", "gpu01", 22, None),
+        ("GPU0?,!GPU02", "gpu01", 22, None),
         ("gpu01", "GPU01", 22, None),
         ("gpu01,10.0.0.1", "10.0.0.1", 22, None),
         ("gpu*", "gpu01", 22, None),
@@ -82,6 +83,8 @@ fn patterns_of_other_hosts_do_not_match() {
         ("gpu01", "gpu01x", 22, None),
         ("gpu?", "gpu01", 22, None),
         ("gpu*,!gpu01", "gpu01", 22, None),
+        ("gpu*,!GPU01", "gpu01", 22, None),
+        ("GPÜ", "gpü", 22, None),
         ("!gpu02", "gpu01", 22, None),
         ("[gpu01]:2222", "gpu01", 22, None),
         ("[gpu01]:2223", "gpu01", 2222, None),

@@ -25,7 +25,6 @@ impl Tokens {
         let uid = rustix::process::getuid().as_raw();
         let node = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let short = node.split('.').next().unwrap_or_default().to_owned();
-        let login = uzers::get_user_by_uid(uid).map(|user| user.name().to_string_lossy().into_owned());
         let values = vec![
             ('%', "%".to_owned()),
             ('d', home.to_string_lossy().into_owned()),
@@ -38,7 +37,6 @@ impl Tokens {
             ('n', given.to_owned()),
             ('p', port.to_string()),
             ('r', user.to_owned()),
-            ('u', login.unwrap_or_default()),
         ];
         Self { values, home, variable: |name| env::var(name).ok() }
     }
@@ -70,12 +68,21 @@ impl Tokens {
         let first = characters.next();
         if first == Some('%')
             && let Some(token) = characters.next()
-            && let Some((_, value)) = self.values.iter().find(|(name, _)| *name == token)
+            && let Some(value) = self.value(token)
         {
-            return (value.clone(), characters.as_str());
+            return (value, characters.as_str());
         }
         let (first, after) = from.split_at(first.map_or(0, char::len_utf8));
         (first.to_owned(), after)
+    }
+
+    fn value(&self, token: char) -> Option<String> {
+        if token == 'u' {
+            // The lookup can ask a server, and few configurations have this token.
+            return login_name();
+        }
+        let (_, value) = self.values.iter().find(|(name, _)| *name == token)?;
+        Some(value.clone())
     }
 
     /// Expands `~` alone in a path.
@@ -98,6 +105,12 @@ impl Tokens {
             },
         }
     }
+}
+
+/// The name of the user who runs this program.
+fn login_name() -> Option<String> {
+    let user = uzers::get_user_by_uid(rustix::process::getuid().as_raw())?;
+    Some(user.name().to_string_lossy().into_owned())
 }
 
 /// Splits a list of paths that `ssh -G` prints without quotes. A word that cannot start a path belongs to the path before.
@@ -133,11 +146,13 @@ mod tests {
 
     #[test]
     fn tokens_variables_and_the_home_directory_are_expanded() {
+        let with_login_name = format!("/keys/{}", login_name().unwrap());
         for (written, expected) in [
             ("~/.ssh/id", "/home/alice/.ssh/id"),
             ("${KEYS}/%n-%h-%p-%r-%j-%k", "/keys/gpu01-10.0.0.1-2222-alice-bastion-10.0.0.1"),
             ("/a%%h%", "/a%h%"),
             ("/%x/${NONE}/$KEYS", "/%x/${NONE}/$KEYS"),
+            ("/keys/%u", with_login_name.as_str()),
             ("%d/%", "/"),
             ("relative~/x", "relative~/x"),
         ] {

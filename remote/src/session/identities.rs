@@ -72,12 +72,15 @@ fn read_keys(path: &Path) -> (Option<PublicKey>, Result<Arc<PrivateKey>, Unusabl
     } else if others_may_read(path) {
         let path = quoted(&path.to_string_lossy());
         Err(UnusableKey::Other(format!("other users may read it: chmod 600 {path}")))
-    } else if openssh.is_some_and(|key| key.is_encrypted()) || text.contains("ENCRYPTED") {
-        Err(UnusableKey::Encrypted)
     } else {
-        decode_secret_key(&text, None)
-            .map(Arc::new)
-            .map_err(|error| UnusableKey::Other(format!("no private key that can be read: {error}")))
+        match openssh {
+            Some(key) if key.is_encrypted() => Err(UnusableKey::Encrypted),
+            Some(key) => Ok(Arc::new(key)),
+            None if text.contains("ENCRYPTED") => Err(UnusableKey::Encrypted),
+            None => decode_secret_key(&text, None)
+                .map(Arc::new)
+                .map_err(|error| UnusableKey::Other(format!("no private key that can be read: {error}"))),
+        }
     };
     let public = public.or_else(|| secret.as_ref().ok().map(|key| key.public_key().clone()));
     (public, secret)

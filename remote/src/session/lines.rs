@@ -65,6 +65,10 @@ impl LineChannel {
                 self.failed = Some(failure.clone());
             })?;
             self.chunk.advance(used);
+            if self.chunk.is_empty() {
+                // An empty `Bytes` still owns the memory of its packet.
+                self.chunk = Bytes::new();
+            }
             if line.is_some() {
                 return Ok(line);
             }

@@ -44,8 +44,12 @@ const MOST_BYTES_BEFORE_LOGIN: usize = 1 << 20;
 /// memory; the rest waits in the kernel and on the host.
 const WINDOW_BYTES: u32 = 512 << 10;
 
-/// The number of unread packets, each of up to 32 KiB.
-const UNREAD_MESSAGES: usize = 16;
+/// The most bytes of data in a packet from a host. russh keeps a buffer as large as the longest packet that it received; by
+/// default that is 32 KiB.
+const PACKET_BYTES: u32 = 16 << 10;
+
+/// The number of packets that fill the window.
+const UNREAD_MESSAGES: usize = (WINDOW_BYTES / PACKET_BYTES) as usize;
 
 /// The number of commands at once in one session. sshd allows 10 for each session (MaxSessions).
 const MOST_COMMANDS: usize = 4;
@@ -184,7 +188,8 @@ impl Session {
         // If a later step fails, the drop of the guard ends the tasks of this connection.
         let cut = token.drop_guard();
         let config = Arc::new(configuration(target, &known)?);
-        let client = ClientHandler { known: known.clone(), events: Arc::clone(&events) };
+        let known = Arc::new(known);
+        let client = ClientHandler { known: Arc::clone(&known), events: Arc::clone(&events) };
         let handshake = client::connect_stream(config, guarded_stream, client);
         let mut handle = match timeout(limit, handshake).await {
             Err(_) => {
@@ -267,7 +272,7 @@ impl std::fmt::Debug for Session {
 
 /// Receives the callbacks of russh.
 struct ClientHandler {
-    known: KnownHost,
+    known: Arc<KnownHost>,
     events: Arc<Mutex<ConnectionEvents>>,
 }
 
@@ -306,6 +311,7 @@ fn configuration(target: &Target, known: &KnownHost) -> Result<client::Config, H
     Ok(client::Config {
         nodelay: true,
         window_size: WINDOW_BYTES,
+        maximum_packet_size: PACKET_BYTES,
         channel_buffer_size: UNREAD_MESSAGES,
         keepalive_interval: Some(target.alive_interval.unwrap_or(ALIVE_INTERVAL)),
         // russh takes 0 for no limit.
