@@ -8,12 +8,13 @@ use bytes::Bytes;
 use genv_core::lab::{self, UserTotals};
 use genv_core::model::{HostSnapshot, Publication, Snapshot};
 use genv_core::stream::{Ended, SnapshotStream};
-use genv_web::metrics::{LazyText, MetricFamily, OwnProcess, Samples, TextSink};
+use genv_web::metrics::{self, GzipPieces, HOSTS_PER_PIECE, LazyText, MetricFamily, OwnProcess, Samples, TextSink};
 use genv_web::{Encoding, HealthLog};
 use tokio::sync::watch;
 
 use crate::Usernames;
 use crate::families::{self, Limits, genv1, own};
+use crate::host::PublishedHost;
 use crate::instruments::Instruments;
 use crate::page::Site;
 
@@ -24,6 +25,8 @@ pub struct Rendering {
     limits: Limits,
     own: OwnState,
     at: Instant,
+    /// The pieces of the last compressed page. They keep its memory, also while nobody asks for gzip.
+    pieces: Arc<Mutex<GzipPieces>>,
     metrics: LazyText,
     genv1: LazyText,
     snapshots: LazyText,
@@ -67,8 +70,9 @@ pub enum Unavailable {
 }
 
 impl Rendering {
-    /// A rendering without texts: they are made on request.
-    pub fn new(publication: Arc<Publication>, limits: Limits, own: OwnState) -> Self {
+    /// A rendering without texts: they are made on request. It reuses and replaces `pieces`, those of
+    /// the last compressed page.
+    pub fn new(publication: Arc<Publication>, limits: Limits, own: OwnState, pieces: Arc<Mutex<GzipPieces>>) -> Self {
         let hosts = publication.hosts.iter();
         let hosts = hosts.map(|_| HostRendering::default()).collect();
         Self {
@@ -76,6 +80,7 @@ impl Rendering {
             limits,
             own,
             at: Instant::now(),
+            pieces,
             metrics: LazyText::default(),
             genv1: LazyText::default(),
             snapshots: LazyText::default(),
@@ -102,13 +107,26 @@ impl Rendering {
 
     /// Metrics of the exporter and of all hosts.
     pub fn metrics(&self, encoding: Encoding) -> Bytes {
-        let mut samples = Samples::default();
-        self.metrics.encoded(encoding, |out| self.write(&mut samples, out))
+        self.metrics.made(encoding, || self.encoded(encoding, 0, &mut Samples::default()))
     }
 
     /// Renders in advance in the encodings that were requested of the previous rendering.
     fn prepare(&self, before: &Self, samples: &mut Samples) {
-        self.metrics.prepare(&before.metrics, |out| self.write(samples, out));
+        self.metrics.prepare(&before.metrics, |encoding, expected| self.encoded(encoding, expected, samples));
+    }
+
+    fn encoded(&self, encoding: Encoding, expected: usize, samples: &mut Samples) -> Bytes {
+        let hosts = &self.publication.hosts;
+        if encoding == Encoding::Plain || hosts.len() <= HOSTS_PER_PIECE {
+            return metrics::encode(encoding, expected, |out| self.write(samples, out));
+        }
+        let mut process = String::new();
+        own::of_process(&self.own.process, samples, |family| process.push_str(family.text()));
+        let families: Vec<_> = families::all().collect();
+        let blocks = hosts.chunks(HOSTS_PER_PIECE);
+        let blocks = blocks.map(|hosts| hosts.iter().map(|host| PublishedHost::new(host, self.limits)).collect());
+        let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
+        pieces.page(&process, &families, blocks, families::add_of_host, &self.own.instruments)
     }
 
     fn write(&self, samples: &mut Samples, out: TextSink<'_>) {
@@ -251,7 +269,7 @@ impl Renderer {
         usernames: Usernames,
         instruments: Instruments,
     ) -> (Self, watch::Receiver<Arc<Rendering>>) {
-        let nothing = Rendering::new(Arc::default(), limits, own(&instruments));
+        let nothing = Rendering::new(Arc::default(), limits, own(&instruments), Arc::default());
         let (latest, receiver) = watch::channel(Arc::new(nothing));
         let this = Self { limits, usernames, instruments, samples: Mutex::default(), latest };
         (this, receiver)
@@ -263,7 +281,8 @@ impl Renderer {
         let before = Arc::clone(&self.latest.borrow());
         self.instruments.collected(&before.publication, &publication);
         let began = Instant::now();
-        let rendering = Rendering::new(publication, self.limits, own(&self.instruments));
+        let pieces = Arc::clone(&before.pieces);
+        let rendering = Rendering::new(publication, self.limits, own(&self.instruments), pieces);
         let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
         rendering.prepare(&before, &mut samples);
         self.instruments.rendered(began.elapsed());

@@ -40,8 +40,13 @@ pub const GROUPS: &[(&str, &[HostFamily])] = &[
     ("Processes", process::FAMILIES),
 ];
 
+/// The families of all [`GROUPS`].
+pub fn all() -> impl Iterator<Item = &'static HostFamily> {
+    GROUPS.iter().flat_map(|(_, families)| *families)
+}
+
 /// Adds the samples of a family for a host, with the label `hostname`.
-fn add_of_host(family: &HostFamily, host: &PublishedHost<'_>, samples: &mut Samples) {
+pub(crate) fn add_of_host(family: &HostFamily, host: &PublishedHost<'_>, samples: &mut Samples) {
     samples.of_host(host.name());
     (family.samples)(host, samples);
 }
@@ -54,7 +59,7 @@ pub fn of_hosts<'a>(
     mut each: impl FnMut(&MetricFamily),
 ) {
     let hosts: Vec<_> = hosts.into_iter().map(|host| PublishedHost::new(host, limits)).collect();
-    for family in GROUPS.iter().flat_map(|(_, families)| *families) {
+    for family in all() {
         samples.of_each(family, &hosts, |host, samples| add_of_host(family, host, samples), &mut each);
     }
 }

@@ -1,10 +1,8 @@
 //! The answers of each path.
 
 use std::collections::BTreeSet;
-use std::io::Read;
 use std::time::Duration;
 
-use flate2::read::GzDecoder;
 use genv_core::collect::{self, CollectOptions};
 use genv_core::model::{CollectorStatus, HostSnapshot, Snapshot};
 use genv_exporter::Usernames;
@@ -16,7 +14,7 @@ use genv_simulator::{GpuSourceKind, SourceOptions};
 use genv_web::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
 use genv_web::{Handler, Method, Request, Response};
 
-use crate::{dead_host, exposition, host, publication, snapshot, text};
+use crate::{dead_host, exposition, host, publication, snapshot, text, unpacked};
 
 pub(crate) struct Exporter {
     renderer: Renderer,
@@ -72,9 +70,7 @@ fn metrics_are_text_0_0_4_plain_or_gzip() {
     let gzip = exporter.ask("/metrics", &accept);
     assert_eq!(gzip.headers()[CONTENT_TYPE], plain.headers()[CONTENT_TYPE]);
     assert_eq!(gzip.headers()[CONTENT_ENCODING], "gzip");
-    let mut unpacked = Vec::new();
-    GzDecoder::new(&gzip.body()[..]).read_to_end(&mut unpacked).unwrap();
-    assert_eq!(unpacked, plain.body()[..]);
+    assert_eq!(unpacked(gzip.body()), plain.body()[..]);
 }
 
 #[test]

@@ -10,8 +10,10 @@ mod program;
 mod properties;
 mod publish;
 
+use std::io::Read as _;
 use std::sync::Arc;
 
+use flate2::read::GzDecoder;
 use genv_core::model::{HostSnapshot, Publication, Snapshot};
 use genv_exporter::families::Limits;
 use genv_exporter::render::OwnState;
@@ -47,7 +49,13 @@ fn publication(hosts: Vec<HostSnapshot>) -> Arc<Publication> {
 }
 
 fn rendering(hosts: Vec<HostSnapshot>, processes: usize) -> Rendering {
-    Rendering::new(publication(hosts), Limits { processes: Some(processes) }, OwnState::default())
+    Rendering::new(publication(hosts), Limits { processes: Some(processes) }, OwnState::default(), Arc::default())
+}
+
+fn unpacked(gzip: &[u8]) -> Vec<u8> {
+    let mut unpacked = Vec::new();
+    GzDecoder::new(gzip).read_to_end(&mut unpacked).unwrap();
+    unpacked
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -6,10 +6,12 @@ use genv_core::model::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use genv_exporter::families::Limits;
+use genv_exporter::render::{OwnState, Rendering};
 use genv_web::Encoding;
 
 use crate::endpoints::Exporter;
-use crate::{exposition, host, rendering, text};
+use crate::{exposition, host, publication, rendering, text, unpacked};
 
 /// Few different texts, so that they meet; some hostile, some too long.
 fn name() -> impl Strategy<Value = String> {
@@ -53,9 +55,9 @@ fn filled((names, indices, numbers, sizes, facts): Values) -> Snapshot {
         device.profile = fact().then(&mut name);
         let values = &mut device.measurements;
         (values.utilization_ratio, values.power_watts) = (Some(number()), Some(number()));
-        values.temperature_limits_celsius = [(name(), number()), (name(), number())].into();
-        values.clocks_hertz = [(name(), number()), (name(), number())].into();
-        values.throttled = Some([(name(), fact()), (name(), fact())].into());
+        values.temperature_limits_celsius = Arc::new([(name(), number()), (name(), number())].into());
+        values.clocks_hertz = Arc::new([(name(), number()), (name(), number())].into());
+        values.throttled = Some(Arc::new([(name(), fact()), (name(), fact())].into()));
         values.memory = fact().then(|| DeviceMemory {
             total_bytes: size(),
             used_bytes: size(),
@@ -74,9 +76,10 @@ fn filled((names, indices, numbers, sizes, facts): Values) -> Snapshot {
         environment.name = fact().then(&mut name);
         environment.created_timestamp_seconds = fact().then(&mut number);
         for device in &mut environment.devices {
-            (device.index, device.attached, device.utilization_ratio) = (index(), fact(), Some(number()));
-            device.last_active_timestamp_seconds = fact().then(&mut number);
-            (device.memory_used_bytes, device.memory_capacity_bytes) = (Some(size()), fact().then(&mut size));
+            (device.index, device.attached, device.utilization_ratio) = (index(), fact(), Some(number()).into());
+            device.last_active_timestamp_seconds = fact().then(&mut number).into();
+            device.memory_used_bytes = Some(size()).into();
+            device.memory_capacity_bytes = fact().then(&mut size).into();
         }
     }
     for process in &mut snapshot.processes {
@@ -89,8 +92,8 @@ fn filled((names, indices, numbers, sizes, facts): Values) -> Snapshot {
             _ => Attribution::Unknown { reason: name() },
         };
         for device in &mut process.devices {
-            (device.index, device.utilization_ratio) = (index(), fact().then(&mut number));
-            device.memory_used_bytes = fact().then(&mut size);
+            (device.index, device.utilization_ratio) = (index(), fact().then(&mut number).into());
+            device.memory_used_bytes = fact().then(&mut size).into();
         }
     }
     let Counters { device_energy, device_xid_errors, device_distrusted_readings, user_device_use, user_xid_errors } =
@@ -107,9 +110,36 @@ fn filled((names, indices, numbers, sizes, facts): Values) -> Snapshot {
 }
 
 fn arbitrary_snapshot() -> impl Strategy<Value = Snapshot> {
-    let index = (0..3_u32, proptest::option::of(0..2_u32)).prop_map(|(gpu, mig)| DeviceIndex { gpu, mig });
+    let index = (0..3_u32, proptest::option::of(0..2_u8)).prop_map(|(gpu, mig)| DeviceIndex { gpu, mig });
     let values = (vec(name(), 17), vec(index, 13), vec(number(), 19), vec(any::<u64>(), 11), vec(any::<bool>(), 29));
     values.prop_map(filled)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+    #[test]
+    fn the_compressed_page_of_many_hosts_has_the_text_of_the_plain_one(
+        snapshots in vec(arbitrary_snapshot().prop_map(Arc::new), 3),
+        steps in vec((vec((0..40_usize, 0..4_usize), 0..5), 15..40_usize), 2..8),
+    ) {
+        let pieces = Arc::default();
+        // The snapshot of each host by its number; another number is that of a host that is down.
+        let mut of_hosts = [0; 40];
+        for (changed, length) in steps {
+            changed.into_iter().for_each(|(at, number)| of_hosts[at] = number);
+            let hosts = of_hosts[..length].iter().enumerate().map(|(at, number)| HostSnapshot {
+                hostname: format!("gpu{at}"),
+                up: *number < snapshots.len(),
+                received_timestamp_seconds: None,
+                snapshot: snapshots.get(*number).cloned(),
+                ssh: None,
+            });
+            let (limits, own) = (Limits { processes: Some(3) }, OwnState::default());
+            let rendering = Rendering::new(publication(hosts.collect()), limits, own, Arc::clone(&pieces));
+            let (gzip, plain) = (rendering.metrics(Encoding::Gzip), rendering.metrics(Encoding::Plain));
+            prop_assert_eq!(text(&unpacked(&gzip)), text(&plain));
+        }
+    }
 }
 
 proptest! {

@@ -50,10 +50,10 @@ impl LabelValue for u64 {
 
 impl LabelValue for DeviceIndex {
     fn push_to(&self, text: &mut String) {
-        self.gpu.push_to(text);
+        { self.gpu }.push_to(text);
         if let Some(mig) = self.mig {
             text.push(':');
-            mig.push_to(text);
+            u32::from(mig).push_to(text);
         }
     }
 }

@@ -14,6 +14,9 @@ use crate::Encoding;
 /// The type of Prometheus' text format 0.0.4.
 pub const METRICS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
+/// Texts are so repetitive that the fastest level already reduces them to a tenth.
+pub(super) const LEVEL: Compression = Compression::fast();
+
 /// The receiver of a text in pieces.
 pub type TextSink<'a> = &'a mut dyn FnMut(&[u8]);
 
@@ -34,20 +37,24 @@ struct EncodedBytes {
 impl LazyText {
     /// The text in an encoding. The first call makes it with `write`, which must write the same text each time.
     pub fn encoded(&self, encoding: Encoding, write: impl FnOnce(TextSink<'_>)) -> Bytes {
+        self.made(encoding, || encode(encoding, 0, write))
+    }
+
+    /// The text in an encoding. The first call makes it with `make`, which must encode the same text in each encoding.
+    pub fn made(&self, encoding: Encoding, make: impl FnOnce() -> Bytes) -> Bytes {
         let encoded = self.of(encoding);
         encoded.was_requested.store(true, Ordering::Relaxed);
-        encoded.made(encoding, 0, write).clone()
+        encoded.bytes.get_or_init(make).clone()
     }
 
     /// Makes the text in the encodings in which the previous text was requested, so that the next requests need not wait.
-    pub fn prepare(&self, before: &Self, mut write: impl FnMut(TextSink<'_>)) {
+    /// `make` is also told the length of the previous text.
+    pub fn prepare(&self, before: &Self, mut make: impl FnMut(Encoding, usize) -> Bytes) {
         for encoding in [Encoding::Plain, Encoding::Gzip] {
             let before = before.of(encoding);
             if before.was_requested.load(Ordering::Relaxed) {
                 let length = before.bytes.get().map_or(0, Bytes::len);
-                // About the length of the previous text, so that the buffer need not grow.
-                let capacity = length + length / 8;
-                self.of(encoding).made(encoding, capacity, &mut write);
+                self.of(encoding).bytes.get_or_init(|| make(encoding, length));
             }
         }
     }
@@ -60,29 +67,19 @@ impl LazyText {
     }
 }
 
-impl EncodedBytes {
-    fn made(&self, encoding: Encoding, capacity: usize, write: impl FnOnce(TextSink<'_>)) -> &Bytes {
-        self.bytes.get_or_init(|| {
-            let memory = Vec::with_capacity(capacity);
-            match encoding {
-                Encoding::Plain => joined(memory, write).into(),
-                Encoding::Gzip => compressed(memory, write).into(),
-            }
-        })
+/// The text that `write` writes. `expected` is about its encoded length, so that the memory need not grow.
+pub fn encode(encoding: Encoding, expected: usize, write: impl FnOnce(TextSink<'_>)) -> Bytes {
+    let mut memory = Vec::with_capacity(expected + expected / 8);
+    match encoding {
+        Encoding::Plain => write(&mut |piece| memory.extend_from_slice(piece)),
+        Encoding::Gzip => {
+            let mut encoder = GzEncoder::new(&mut memory, LEVEL);
+            let in_memory = "writing to memory does not fail";
+            write(&mut |piece| encoder.write_all(piece).expect(in_memory));
+            encoder.finish().expect(in_memory);
+        }
     }
-}
-
-fn joined(mut joined: Vec<u8>, write: impl FnOnce(TextSink<'_>)) -> Vec<u8> {
-    write(&mut |piece| joined.extend_from_slice(piece));
-    joined
-}
-
-fn compressed(memory: Vec<u8>, write: impl FnOnce(TextSink<'_>)) -> Vec<u8> {
-    // The text is so repetitive that the fastest level already reduces it to a tenth.
-    let mut encoder = GzEncoder::new(memory, Compression::fast());
-    let in_memory = "writing to memory does not fail";
-    write(&mut |piece| encoder.write_all(piece).expect(in_memory));
-    encoder.finish().expect(in_memory)
+    memory.into()
 }
 
 #[cfg(test)]
@@ -129,7 +126,7 @@ mod tests {
     fn requested_encodings_are_prepared_for_the_next_text() {
         let prepared = |before: &LazyText| {
             let text = LazyText::default();
-            text.prepare(before, write);
+            text.prepare(before, |encoding, _| encode(encoding, 0, write));
             let made = [&text.plain, &text.gzip].map(|it| it.bytes.get().is_some());
             (text, made)
         };

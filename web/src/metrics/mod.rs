@@ -1,19 +1,22 @@
 //! Metric families, from the facts of a daemon to the bytes that Prometheus reads.
 //!
 //! A daemon describes each family once, as a [`Family`]. Its [`Samples`] are made anew for every rendering, so that none
-//! can be stale. The text of each [`MetricFamily`] is a piece of a [`LazyText`].
+//! can be stale. The text of each [`MetricFamily`] is a piece of a [`LazyText`]. [`GzipPieces`] reuses the
+//! compressed text of samples that are equal to those of the page before.
 
 mod label;
 mod label_rows;
 mod lazy_text;
 mod own_process;
+mod pieces;
 mod process;
 mod samples;
 
 pub use label::LabelValue;
 pub use label_rows::{LabelRow, LabelRows};
-pub use lazy_text::{LazyText, METRICS, TextSink};
+pub use lazy_text::{LazyText, METRICS, TextSink, encode};
 pub use own_process::OwnProcess;
+pub use pieces::{GzipPieces, HOSTS_PER_PIECE};
 pub use process::{OwnFamily, PROCESS_FAMILIES, of_build, of_process};
 pub use samples::{MetricFamily, Samples};
 

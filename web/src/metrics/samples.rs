@@ -1,7 +1,7 @@
 //! Samples of families in Prometheus' text format, without duplicate label sets.
 
 use std::fmt::Write as _;
-use std::hash::BuildHasher as _;
+use std::hash::{BuildHasher as _, Hash as _, Hasher as _};
 use std::ops::{Range, RangeInclusive};
 
 use foldhash::fast::RandomState;
@@ -34,6 +34,8 @@ pub struct Samples {
     /// label.
     line_prefix: String,
     has_hostname: bool,
+    /// Whether only what the samples are made of is collected, for [`Self::fingerprint`].
+    for_fingerprint: bool,
     family: MetricFamily,
     /// Positions of the lines by their series, for [`Self::merge`].
     series: HashTable<usize>,
@@ -66,6 +68,7 @@ impl Default for Samples {
             separators: Vec::new(),
             line_prefix: String::new(),
             has_hostname: false,
+            for_fingerprint: false,
             family: MetricFamily::default(),
             series: HashTable::new(),
             hasher: RandomState::default(),
@@ -94,9 +97,7 @@ impl Samples {
     ) {
         self.begin(family);
         for host in hosts {
-            let first = self.family.lines.len();
-            add(host, self);
-            self.merge(first);
+            self.add_host(|samples| add(host, samples));
             if self.family.text.len() >= PIECE_BYTES {
                 piece(&self.family);
                 self.family.text.clear();
@@ -108,6 +109,52 @@ impl Samples {
         }
     }
 
+    /// The text of the samples that `add` adds for all of these hosts; empty without a sample. Name, help and type come
+    /// first if `with_header`.
+    pub(super) fn text<S, H>(
+        &mut self,
+        family: &Family<S>,
+        hosts: &[H],
+        with_header: bool,
+        mut add: impl FnMut(&H, &mut Self),
+    ) -> &str {
+        self.begin(family);
+        if !with_header {
+            self.family.text.clear();
+        }
+        for host in hosts {
+            self.add_host(|samples| add(host, samples));
+        }
+        if self.family.is_empty() { "" } else { &self.family.text }
+    }
+
+    /// A hash of what [`Self::text`] makes of the same arguments, in a fraction of the time: it is of labels and values, and no
+    /// line is written. The hash has a random seed: two different texts share it with a probability of about 2⁻⁶⁴.
+    pub(super) fn fingerprint<S, H>(
+        &mut self,
+        family: &Family<S>,
+        hosts: &[H],
+        mut add: impl FnMut(&H, &mut Self),
+    ) -> u64 {
+        self.begin(family);
+        self.for_fingerprint = true;
+        for host in hosts {
+            add(host, self);
+        }
+        let MetricFamily { text, lines } = &self.family;
+        let mut hasher = self.hasher.build_hasher();
+        text.hash(&mut hasher);
+        lines.iter().for_each(|line| hasher.write_u64(line.value.to_bits()));
+        hasher.finish()
+    }
+
+    /// Adds the samples of one host.
+    fn add_host(&mut self, add: impl FnOnce(&mut Self)) {
+        let first = self.family.lines.len();
+        add(self);
+        self.merge(first);
+    }
+
     fn begin<S>(&mut self, family: &Family<S>) {
         let name = family.name;
         self.kind = family.kind;
@@ -117,6 +164,7 @@ impl Samples {
         self.separators.clear();
         self.separators.extend(family.labels.iter().map(separators));
         self.has_hostname = false;
+        self.for_fingerprint = false;
         self.line_prefix.clear();
         self.line_prefix.push_str(name);
         if let Some(first) = family.labels.first() {
@@ -135,6 +183,12 @@ impl Samples {
     pub fn of_host(&mut self, hostname: &str) {
         assert!(self.has_hostname || self.family.lines.is_empty(), "one label set for a family");
         self.has_hostname = true;
+        if self.for_fingerprint {
+            push_printable(&mut self.family.text, hostname);
+            // Ends the name: neither a label nor the end of a sample contains it.
+            self.family.text.push('\r');
+            return;
+        }
         self.line_prefix.clear();
         self.line_prefix.push_str(self.name);
         self.line_prefix.push_str("{hostname=\"");
@@ -165,6 +219,16 @@ impl Samples {
         debug_assert!(self.labels.ends_with(of_row), "another row's labels");
         let MetricFamily { text, lines } = &mut self.family;
         let begin = text.len();
+        if self.for_fingerprint {
+            labels.iter().for_each(|label| {
+                label.push_to(text);
+                text.push('"');
+            });
+            row.into_iter().for_each(|row| text.extend([row.text, "\""]));
+            text.push('\n');
+            lines.push(SampleLine { series: begin..begin, value });
+            return;
+        }
         text.push_str(&self.line_prefix);
         // The prefix has the one before the first label.
         let separator = |at: usize| if at > 0 { &*self.separators[at] } else { "" };
