@@ -132,7 +132,7 @@ impl Fleet {
         let hosts = self.names.len();
         let began = Instant::now();
         let exporter = self.exporter()?;
-        wait_until_up(&exporter, hosts)?;
+        self.wait_until_up(&exporter)?;
         let until_up = began.elapsed();
         let starting = tree_cpu_seconds(exporter.pid())?;
         // The allocations of the start are no longer needed.
@@ -142,15 +142,33 @@ impl Fleet {
         let (here, there) = (tree_cpu_seconds(exporter.pid())?, tree_cpu_seconds(self.server.pid())?);
         let gzip_bytes = watch(&exporter, self.interval, cycles)?;
         let each = f64::from(cycles) * hosts as f64;
+        let here_seconds = (tree_cpu_seconds(exporter.pid())? - here) / each;
+        let there_seconds = (tree_cpu_seconds(self.server.pid())? - there) / each;
+        let resident_bytes = resident_bytes(exporter.pid())?;
+        let page = exporter.get("/metrics")?.text()?;
+        let up = page.lines().filter(|line| line.starts_with("genv_host_up{") && line.ends_with(" 1")).count();
+        ensure!(up == hosts, "only {up} of {hosts} hosts are up: {}", exporter.log());
         Ok(Measured {
-            here_seconds: (tree_cpu_seconds(exporter.pid())? - here) / each,
-            there_seconds: (tree_cpu_seconds(self.server.pid())? - there) / each,
+            here_seconds,
+            there_seconds,
             until_up,
             starting_seconds: starting / hosts as f64,
-            resident_bytes: resident_bytes(exporter.pid())?,
-            page_bytes: wait_until_up(&exporter, hosts)?,
+            resident_bytes,
+            page_bytes: page.len(),
             gzip_bytes,
         })
+    }
+
+    /// Waits until all hosts are up. It asks host by host: to render the page of all costs as much CPU as to sign in.
+    fn wait_until_up(&self, exporter: &Exporter) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        for name in &self.names {
+            while exporter.get(&format!("/metrics?host={name}"))?.status != 200 {
+                ensure!(Instant::now() < deadline, "{name} is not up: {}", exporter.log());
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+        Ok(())
     }
 
     fn exporter(&self) -> Result<Exporter> {
@@ -179,21 +197,6 @@ fn client_of(names: &[String], server: &SshServer) -> Result<SshClient> {
     );
     let known_hosts = names.iter().map(|name| format!("{name} {key}")).collect::<String>();
     SshClient::configured(&configuration, &known_hosts)
-}
-
-/// Waits until all hosts are up; size of the page that says so.
-fn wait_until_up(exporter: &Exporter, hosts: usize) -> Result<usize> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let page = exporter.get("/metrics")?.text()?;
-        let lines = page.lines().filter(|line| line.starts_with("genv_host_up{") && line.ends_with(" 1"));
-        let up = lines.count();
-        if up == hosts {
-            return Ok(page.len());
-        }
-        ensure!(Instant::now() < deadline, "only {up} of {hosts} hosts are up: {}", exporter.log());
-        std::thread::sleep(Duration::from_millis(500));
-    }
 }
 
 /// Scrapes once each cycle, as Prometheus does; size of the last answer.
