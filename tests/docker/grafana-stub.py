@@ -6,7 +6,6 @@ import base64
 import http.server
 import os
 import signal
-import sys
 
 DATA = os.environ["GF_PATHS_DATA"]
 DATABASE = DATA + "/grafana.db"
@@ -34,7 +33,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.answer(status)
 
 
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+# An exception of the handler, as by sys.exit, is ignored while Python is importing.
+signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 if not os.path.exists(DATABASE):
     with open(DATABASE, "w", encoding="utf-8") as file:
         file.write("admin:" + os.environ.get("GF_SECURITY_ADMIN_PASSWORD", "admin"))
