@@ -58,20 +58,34 @@ unset GRAFANA_ADMIN_PASSWORD
 
 ended=
 closed=
-trap 'ended=yes; kill -TERM "$server" 2>/dev/null || :' TERM INT
-trap 'closed=yes; kill -TERM "$server" 2>/dev/null || :' USR1
+status=0
+server=
+stop() {
+    stopped=yes
+    [ -z "$server" ] || kill -TERM "$server" 2>/dev/null || :
+}
+trap 'ended=yes; stop' TERM INT
+trap 'closed=yes; stop' USR1
 
 # serve [ARGUMENT...]: until Grafana ends.
 serve() {
+    server=
+    stopped=
+    [ -z "$ended" ] || return 0
     /run.sh "$@" &
     server=$!
-    status=0
-    wait "$server" || status=$?
-    # A signal ends the first wait, and Grafana takes a moment to end.
-    while kill -0 "$server" 2>/dev/null; do
-        status=0
-        wait "$server" || status=$?
-    done
+    # A signal came before its process was known.
+    [ -z "$stopped" ] || stop
+    status=127
+    while
+        stopped=
+        code=0
+        wait "$server" || code=$?
+        # 127: the wait before has had the status.
+        [ "$code" = 127 ] || status=$code
+        # A signal ends a wait before Grafana has ended.
+        [ -n "$stopped" ]
+    do :; done
 }
 
 if [ ! -e "$closed_file" ]; then

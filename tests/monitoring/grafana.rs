@@ -11,7 +11,7 @@ use genv_tests::docker::repository;
 use genv_tests::http::free_port;
 use genv_tests::patience::{ended, until};
 use genv_tests::process::Running;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
 /// The request that takes the folder of the pages about people away from the role Viewer.
@@ -25,6 +25,8 @@ fn run(data: &Path, password: &str, noted: &[String], line: &str) -> Result<()> 
     let script = fs::read_to_string(repository().join("grafana/start.sh"))?;
     let script = script.replace("/run.sh", &format!("python3 {}", stub.display()));
     let script = script.replace("127.0.0.1:3000", &format!("127.0.0.1:{port}"));
+    // The trap takes a while, and Grafana has ended before the script waits again.
+    let script = format!("kill() {{ command kill \"$@\" && sleep 0.2; }}\n{script}");
     let [notes, log] = ["noted", "log"].map(|name| data.join(name));
     let _ = fs::remove_file(&notes);
     let mut sh = Command::new("sh");
@@ -44,10 +46,14 @@ fn run(data: &Path, password: &str, noted: &[String], line: &str) -> Result<()> 
         logged = fs::read_to_string(&log)?;
         Ok(found.lines().eq(noted) && logged.contains(line))
     });
-    kill_process_group(group, Signal::TERM)?;
-    ended(&mut grafana)?;
+    // As Docker does: to the script alone.
+    kill_process(group, Signal::TERM)?;
+    let status = ended(&mut grafana);
     let _ = kill_process_group(group, Signal::KILL);
-    waited.with_context(|| format!("{found}{logged}"))
+    waited.with_context(|| format!("{found}{logged}"))?;
+    let status = status?;
+    ensure!(status.success(), "Grafana ended in peace, and the container with {status}");
+    Ok(())
 }
 
 #[test]
