@@ -120,7 +120,7 @@ impl Findings {
                     section { h2 { "What it did in the last 7 days" } (self.done(now_seconds)) }
                     @if !status.frozen.is_empty() { (self.frozen(now_seconds)) }
                     @if has(Topic::Note) {
-                        details {
+                        details data-key="notes" {
                             summary { "Not judged, left behind, disputed, unknown and waived" }
                             (listed(&facts, Topic::Note))
                         }
@@ -243,7 +243,7 @@ impl Findings {
     fn frozen(&self, now_seconds: f64) -> Markup {
         let frozen = &self.status.frozen;
         html! {
-            details {
+            details data-key="frozen" {
                 summary { "Frozen: " (count(frozen.len(), "violation")) " with missing evidence" }
                 @for it in frozen.iter().take(MAX_FROZEN) {
                     @let it = status::frozen_sentences(it, now_seconds, &self.zone);

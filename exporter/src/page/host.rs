@@ -23,7 +23,7 @@ pub(super) fn facts(host: &HostSnapshot) -> Markup {
 pub(super) fn main(host: &HostSnapshot) -> Markup {
     let troubles = troubles(std::slice::from_ref(host));
     html! {
-        @if !troubles.is_empty() { section { h2 { "Broken" } (trouble_list(&troubles, usize::MAX)) } }
+        @if !troubles.is_empty() { section data-key="broken" { h2 { "Broken" } (trouble_list(&troubles, usize::MAX)) } }
         @match host.snapshot.as_deref() {
             Some(snapshot) => (snapshot_parts(host, snapshot)),
             None => p { "Its GPUs, environments and processes are not known." },
@@ -44,7 +44,7 @@ fn snapshot_parts(host: &HostSnapshot, snapshot: &Snapshot) -> Markup {
             (tables::environments(std::slice::from_ref(host), |_| true, false))
         }
         @if !snapshot.queue.is_empty() {
-            section { h2 { "Queue" } (tables::queue(snapshot.queue.iter().map(|it| (snapshot, it)), false)) }
+            section data-key="queue" { h2 { "Queue" } (tables::queue(snapshot.queue.iter().map(|it| (snapshot, it)), false)) }
         }
     }
 }

@@ -24,10 +24,10 @@ pub(super) fn main(hosts: &[HostSnapshot], username: &str, totals: &UserTotals) 
             (tables::unknown_values(hosts))
             p.dim { "Hours and energy are since the collection began." }
         }
-        @if totals.held.known > 0 { section { h2 { "GPUs held" } (tiles(held, true)) } }
+        @if totals.held.known > 0 { section data-key="held" { h2 { "GPUs held" } (tiles(held, true)) } }
         section { h2 { "Environments" } (tables::environments(hosts, |it| it.username == username, true)) }
         section { h2 { "Processes" } (tables::processes(snapshots().flat_map(|it| processes(it, username)), true)) }
-        @if totals.waiting.known > 0 { section { h2 { "Waits for GPUs" } (tables::queue(queue, true)) } }
+        @if totals.waiting.known > 0 { section data-key="queue" { h2 { "Waits for GPUs" } (tables::queue(queue, true)) } }
     }
 }
 

@@ -25,10 +25,10 @@
     body.classList.toggle("stale", words !== "");
   };
 
-  // Makes `now` equal to `next`, and keeps the elements that both have. `data-key` names an element among its siblings.
+  // Makes `now` equal to `next`, and keeps the elements that both have. `data-key` tells an element from siblings of its kind.
   const change = (now, next) => {
     if (now.isEqualNode(next)) return;
-    if (now.nodeName !== next.nodeName || now.dataset?.key !== next.dataset?.key) {
+    if (now.nodeName !== next.nodeName) {
       now.replaceWith(next);
     } else if (now.nodeType !== Node.ELEMENT_NODE) {
       now.nodeValue = next.nodeValue;
@@ -48,15 +48,18 @@
     const keyed = new Map();
     for (const child of now.children) if (child.dataset.key !== undefined) keyed.set(child.dataset.key, child);
     let at = now.firstChild;
+    const withoutKey = (name) => {
+      let found = at;
+      while (found && (found.nodeName !== name || found.dataset?.key !== undefined)) found = found.nextSibling;
+      return found;
+    };
     for (const child of [...next.childNodes]) {
       const key = child.dataset?.key;
-      const same = keyed.get(key);
+      const same = key === undefined ? withoutKey(child.nodeName) : keyed.get(key);
       keyed.delete(key);
-      if (same && same !== at) now.insertBefore(same, at);
-      else if (!at || (key !== undefined && !same)) { now.insertBefore(child, at); continue; }
-      const subject = same ?? at;
-      at = subject.nextSibling;
-      change(subject, child);
+      if (same && same === at) at = at.nextSibling;
+      else now.insertBefore(same ?? child, at);
+      if (same) change(same, child);
     }
     while (at) {
       const following = at.nextSibling;
