@@ -8,7 +8,7 @@ use bytes::Bytes;
 use genv_core::lab::{self, UserTotals};
 use genv_core::model::{HostSnapshot, Publication, Snapshot};
 use genv_core::stream::{Ended, SnapshotStream};
-use genv_web::metrics::{self, GzipPieces, HOSTS_PER_PIECE, LazyText, MetricFamily, OwnProcess, Samples, TextSink};
+use genv_web::metrics::{self, GzipPieces, LazyText, MetricFamily, OwnProcess, Samples, TextSink};
 use genv_web::{Encoding, HealthLog};
 use tokio::sync::watch;
 
@@ -17,6 +17,11 @@ use crate::families::{self, Limits, genv1, own};
 use crate::host::PublishedHost;
 use crate::instruments::Instruments;
 use crate::page::Site;
+
+/// Hosts that have common pieces of the compressed page: enough text to compress, and few samples to make again when one host
+/// alone has changed. The page of no more hosts than that is compressed as one text: its few pieces would cost more than they
+/// save.
+const HOSTS_PER_PIECE: usize = 16;
 
 /// The served texts of one publication.
 #[derive(Debug)]
@@ -112,21 +117,21 @@ impl Rendering {
 
     /// Renders in advance in the encodings that were requested of the previous rendering.
     fn prepare(&self, before: &Self, samples: &mut Samples) {
-        self.metrics.prepare(&before.metrics, |encoding, expected| self.encoded(encoding, expected, samples));
+        self.metrics.prepare(&before.metrics, |encoding, bytes| self.encoded(encoding, bytes, samples));
     }
 
-    fn encoded(&self, encoding: Encoding, expected: usize, samples: &mut Samples) -> Bytes {
+    fn encoded(&self, encoding: Encoding, expected_bytes: usize, samples: &mut Samples) -> Bytes {
         let hosts = &self.publication.hosts;
         if encoding == Encoding::Plain || hosts.len() <= HOSTS_PER_PIECE {
-            return metrics::encode(encoding, expected, |out| self.write(samples, out));
+            return metrics::encode(encoding, expected_bytes, |out| self.write(samples, out));
         }
         let mut process = String::new();
         own::of_process(&self.own.process, samples, |family| process.push_str(family.text()));
         let families: Vec<_> = families::all().collect();
-        let blocks = hosts.chunks(HOSTS_PER_PIECE);
-        let blocks = blocks.map(|hosts| hosts.iter().map(|host| PublishedHost::new(host, self.limits)).collect());
+        let groups = hosts.chunks(HOSTS_PER_PIECE);
+        let groups = groups.map(|hosts| hosts.iter().map(|host| PublishedHost::new(host, self.limits)).collect());
         let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
-        pieces.page(&process, &families, blocks, families::add_of_host, &self.own.instruments)
+        pieces.page(samples, &process, &families, groups, families::add_of_host, &self.own.instruments)
     }
 
     fn write(&self, samples: &mut Samples, out: TextSink<'_>) {

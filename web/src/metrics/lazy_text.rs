@@ -48,7 +48,7 @@ impl LazyText {
     }
 
     /// Makes the text in the encodings in which the previous text was requested, so that the next requests need not wait.
-    /// `make` is also told the length of the previous text.
+    /// `make` also gets the length of the previous text in this encoding, in bytes; 0 if it was not made.
     pub fn prepare(&self, before: &Self, mut make: impl FnMut(Encoding, usize) -> Bytes) {
         for encoding in [Encoding::Plain, Encoding::Gzip] {
             let before = before.of(encoding);
@@ -67,9 +67,10 @@ impl LazyText {
     }
 }
 
-/// The text that `write` writes. `expected` is about its encoded length, so that the memory need not grow.
-pub fn encode(encoding: Encoding, expected: usize, write: impl FnOnce(TextSink<'_>)) -> Bytes {
-    let mut memory = Vec::with_capacity(expected + expected / 8);
+/// The text that `write` writes. `expected_bytes` is about its encoded length, so that the memory need not grow; 0 if that is
+/// unknown.
+pub fn encode(encoding: Encoding, expected_bytes: usize, write: impl FnOnce(TextSink<'_>)) -> Bytes {
+    let mut memory = Vec::with_capacity(expected_bytes + expected_bytes / 8);
     match encoding {
         Encoding::Plain => write(&mut |piece| memory.extend_from_slice(piece)),
         Encoding::Gzip => {

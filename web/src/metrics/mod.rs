@@ -16,7 +16,7 @@ pub use label::LabelValue;
 pub use label_rows::{LabelRow, LabelRows};
 pub use lazy_text::{LazyText, METRICS, TextSink, encode};
 pub use own_process::OwnProcess;
-pub use pieces::{GzipPieces, HOSTS_PER_PIECE};
+pub use pieces::GzipPieces;
 pub use process::{OwnFamily, PROCESS_FAMILIES, of_build, of_process};
 pub use samples::{MetricFamily, Samples};
 

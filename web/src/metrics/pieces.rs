@@ -1,7 +1,8 @@
 //! The page of many hosts, compressed in pieces, of which those that stay equal are not made again.
 //!
 //! Most facts of a host, and whole families, stay the same from one snapshot to the next. A piece is the text of one family for
-//! up to [`HOSTS_PER_PIECE`] hosts. While its labels and values have the same hash, it is taken from the page before.
+//! a group of hosts. It is compressed again only if its text has changed. If the text was equal in two pages, it is not written
+//! either until a hash of its labels and values differs.
 
 use std::hash::BuildHasher as _;
 
@@ -11,9 +12,6 @@ use foldhash::fast::RandomState;
 
 use super::lazy_text::LEVEL;
 use super::{Family, Samples};
-
-/// Hosts with common pieces: enough text to compress, and few samples to make again when one host alone has changed.
-pub const HOSTS_PER_PIECE: usize = 16;
 
 /// Magic number, deflate, no flags, no time, compressed fast, by an unknown system.
 /// <https://www.rfc-editor.org/rfc/rfc1952#page-5>
@@ -26,16 +24,14 @@ const LAST_BLOCK: [u8; 2] = [3, 0];
 const TRAILER_BYTES: usize = 8;
 
 /// The last page in pieces, as one member of gzip: many clients read no second one.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct GzipPieces {
-    samples: Samples,
-    compress: Compress,
     hasher: RandomState,
-    /// First by block of hosts, then by family.
+    /// First by group of hosts, then by family.
     pieces: Vec<Vec<Piece>>,
 }
 
-/// The samples of a family of a block of hosts.
+/// The samples of a family of a group of hosts.
 #[derive(Debug)]
 struct Piece {
     /// Whether the text begins with name, help and type of the family.
@@ -49,42 +45,47 @@ struct Piece {
     deflated: Bytes,
 }
 
-impl Default for GzipPieces {
-    fn default() -> Self {
-        let compress = Compress::new(LEVEL, false);
-        Self { samples: Samples::default(), compress, hasher: RandomState::default(), pieces: Vec::new() }
-    }
-}
-
 impl GzipPieces {
-    /// The page: `first`, the families of all hosts as [`Samples::of_each`] writes them, `last`. `blocks` are the hosts in groups
-    /// of [`HOSTS_PER_PIECE`], the last one smaller, and `add` adds the samples of one host.
+    /// The page: `first`, the families of all hosts as [`Samples::of_each`] writes them, `last`. `add` adds the samples of one
+    /// host to `samples`, whose memory is reused. A piece is compared with the one at its place in the page before, so that hosts
+    /// should stay in their group.
     pub fn page<S, H>(
         &mut self,
+        samples: &mut Samples,
         first: &str,
         families: &[&Family<S>],
-        blocks: impl ExactSizeIterator<Item = Vec<H>>,
+        groups: impl ExactSizeIterator<Item = Vec<H>>,
         add: impl Fn(&Family<S>, &H, &mut Samples),
         last: &str,
     ) -> Bytes {
+        let mut maker = Maker { hasher: &self.hasher, samples, compress: Compress::new(LEVEL, false) };
         let mut before = std::mem::take(&mut self.pieces).into_iter();
         let mut has_samples = vec![false; families.len()];
-        let mut pieces = Vec::with_capacity(blocks.len());
-        for hosts in blocks {
+        let mut pieces = Vec::with_capacity(groups.len());
+        for hosts in groups {
             let mut before = before.next().unwrap_or_default().into_iter();
             let of_family = |(family, has_samples): (&&Family<S>, &mut bool)| {
                 let add = |host: &H, samples: &mut Samples| add(family, host, samples);
-                let piece = self.piece(family, &hosts, !*has_samples, before.next(), add);
+                let piece = maker.piece(family, &hosts, !*has_samples, before.next(), add);
                 *has_samples |= !piece.deflated.is_empty();
                 piece
             };
             pieces.push(families.iter().zip(&mut has_samples).map(of_family).collect());
         }
-        let [first, last] = [first, last].map(|text| deflated(&mut self.compress, text));
+        let [first, last] = [first, last].map(|text| deflated(&mut maker.compress, text));
         self.pieces = pieces;
         joined(&first, &mut self.pieces, &last)
     }
+}
 
+/// What makes pieces, and its memory.
+struct Maker<'a> {
+    hasher: &'a RandomState,
+    samples: &'a mut Samples,
+    compress: Compress,
+}
+
+impl Maker<'_> {
     fn piece<S, H>(
         &mut self,
         family: &Family<S>,
@@ -94,7 +95,7 @@ impl GzipPieces {
         add: impl Fn(&H, &mut Samples),
     ) -> Piece {
         let mut before = before.filter(|before| before.has_header == has_header);
-        let mut is_equal = |known| self.samples.fingerprint(family, hosts, &add) == known;
+        let mut is_equal = |known| self.samples.fingerprint(self.hasher, family, hosts, &add) == known;
         if let Some(before) = before.take_if(|before| before.fingerprint.is_some_and(&mut is_equal)) {
             return before;
         }
@@ -102,7 +103,8 @@ impl GzipPieces {
         let hash = self.hasher.hash_one(text);
         match before {
             Some(before) if before.hash == hash => {
-                Piece { fingerprint: Some(self.samples.fingerprint(family, hosts, add)), ..before }
+                let fingerprint = self.samples.fingerprint(self.hasher, family, hosts, add);
+                Piece { fingerprint: Some(fingerprint), ..before }
             }
             _ => {
                 let (crc, deflated) = deflated(&mut self.compress, text);
@@ -144,7 +146,7 @@ fn joined(first: &(Crc, Bytes), pieces: &mut [Vec<Piece>], last: &(Crc, Bytes)) 
     };
     append((&first.0, &first.1));
     for family in 0..families {
-        pieces.iter().for_each(|block| append((&block[family].crc, &block[family].deflated)));
+        pieces.iter().for_each(|group| append((&group[family].crc, &group[family].deflated)));
     }
     append((&last.0, &last.1));
     page.extend(LAST_BLOCK);
@@ -153,8 +155,8 @@ fn joined(first: &(Crc, Bytes), pieces: &mut [Vec<Piece>], last: &(Crc, Bytes)) 
     let page = Bytes::from(page);
     let mut at = HEADER.len() + first.1.len();
     for family in 0..families {
-        for block in &mut *pieces {
-            let piece = &mut block[family].deflated;
+        for group in &mut *pieces {
+            let piece = &mut group[family].deflated;
             *piece = page.slice(at..at + piece.len());
             at += piece.len();
         }

@@ -80,8 +80,8 @@ impl Samples {
     /// The family with the samples that `add` adds, in the memory of the previous family.
     pub fn of<S>(&mut self, family: &Family<S>, add: impl FnOnce(&mut Self)) -> &MetricFamily {
         self.begin(family);
-        add(self);
-        self.merge(0);
+        self.write_header(family);
+        self.add_merged(add);
         &self.family
     }
 
@@ -96,8 +96,9 @@ impl Samples {
         mut piece: impl FnMut(&MetricFamily),
     ) {
         self.begin(family);
+        self.write_header(family);
         for host in hosts {
-            self.add_host(|samples| add(host, samples));
+            self.add_merged(|samples| add(host, samples));
             if self.family.text.len() >= PIECE_BYTES {
                 piece(&self.family);
                 self.family.text.clear();
@@ -119,19 +120,21 @@ impl Samples {
         mut add: impl FnMut(&H, &mut Self),
     ) -> &str {
         self.begin(family);
-        if !with_header {
-            self.family.text.clear();
+        if with_header {
+            self.write_header(family);
         }
         for host in hosts {
-            self.add_host(|samples| add(host, samples));
+            self.add_merged(|samples| add(host, samples));
         }
         if self.family.is_empty() { "" } else { &self.family.text }
     }
 
-    /// A hash of what [`Self::text`] makes of the same arguments, in a fraction of the time: it is of labels and values, and no
-    /// line is written. The hash has a random seed: two different texts share it with a probability of about 2⁻⁶⁴.
+    /// A hash of what [`Self::text`] makes of the same family and hosts, in a fraction of the time: it is of labels and values,
+    /// and no line is written. Nobody sees the random seed of `hasher`, so that no text can be chosen to share the hash of
+    /// another. If one ever did, the page would show its earlier values until they change again.
     pub(super) fn fingerprint<S, H>(
         &mut self,
+        hasher: &RandomState,
         family: &Family<S>,
         hosts: &[H],
         mut add: impl FnMut(&H, &mut Self),
@@ -142,14 +145,14 @@ impl Samples {
             add(host, self);
         }
         let MetricFamily { text, lines } = &self.family;
-        let mut hasher = self.hasher.build_hasher();
+        let mut hasher = hasher.build_hasher();
         text.hash(&mut hasher);
         lines.iter().for_each(|line| hasher.write_u64(line.value.to_bits()));
         hasher.finish()
     }
 
-    /// Adds the samples of one host.
-    fn add_host(&mut self, add: impl FnOnce(&mut Self)) {
+    /// Adds samples, and merges those of them with the same labels.
+    fn add_merged(&mut self, add: impl FnOnce(&mut Self)) {
         let first = self.family.lines.len();
         add(self);
         self.merge(first);
@@ -170,13 +173,16 @@ impl Samples {
         if let Some(first) = family.labels.first() {
             self.line_prefix.extend(["{", first, "=\""]);
         }
-        let MetricFamily { text, lines } = &mut self.family;
-        lines.clear();
-        text.clear();
-        let help = family.help.replace('\\', r"\\").replace('\n', r"\n");
-        let kind = family.kind.word();
+        self.family.lines.clear();
+        self.family.text.clear();
+    }
+
+    /// Writes name, help and type.
+    fn write_header<S>(&mut self, Family { name, kind, help, .. }: &Family<S>) {
+        let help = help.replace('\\', r"\\").replace('\n', r"\n");
+        let kind = kind.word();
         // Writing to a string does not fail.
-        let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+        let _ = write!(self.family.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
     /// Adds the label `hostname` to all following samples. Either all samples of a family have it, or none.

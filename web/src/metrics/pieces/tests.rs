@@ -1,5 +1,6 @@
 use std::cell::Cell;
 use std::io::Read as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use flate2::bufread::GzDecoder;
 use proptest::collection::vec;
@@ -28,10 +29,10 @@ fn add(family: &Family<u8>, host: &Host, samples: &mut Samples) {
 fn pages(texts: &[(Vec<Host>, String)]) -> Vec<(String, String)> {
     let families = [family("a", Kind::Gauge), family("b", Kind::Largest), family("c", Kind::Counter)];
     let families = families.each_ref();
-    let mut pieces = GzipPieces::default();
+    let (mut pieces, mut samples) = (GzipPieces::default(), Samples::default());
     let page = |(hosts, own): &(Vec<Host>, String)| {
-        let blocks = hosts.chunks(2).map(<[Host]>::to_vec);
-        let page = pieces.page(own, &families, blocks, add, own);
+        let groups = hosts.chunks(2).map(<[Host]>::to_vec);
+        let page = pieces.page(&mut samples, own, &families, groups, add, own);
         let mut expected = own.clone();
         for family in families {
             let add = |host: &Host, samples: &mut Samples| add(family, host, samples);
@@ -88,10 +89,11 @@ fn a_text_of_any_length_is_compressed_whole() {
         number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (b'a', format!("{:016x}{number:x}", number.rotate_left(21)), number as f64)
     };
-    let many = std::iter::repeat_with(label).take(20_000).collect();
+    let many: Vec<_> = std::iter::repeat_with(label).take(20_000).collect();
+    let digits: String = many.iter().take(60).map(|(_, label, _)| &**label).collect();
     let mut texts = vec![(vec![("h".to_owned(), many)], String::new())];
-    // Some of these end with the reserved room.
-    texts.extend((1..2_000).map(|length| (Vec::new(), "x7".repeat(length))));
+    // Some of these fill the reserved room when all of the text is read.
+    texts.extend((1..digits.len()).map(|length| (Vec::new(), digits[..length].to_owned())));
     for (text, expected) in pages(&texts) {
         assert_eq!(text, expected);
     }
@@ -101,14 +103,14 @@ fn a_text_of_any_length_is_compressed_whole() {
 fn what_did_not_change_is_neither_written_nor_compressed_again() {
     let families = [family("a", Kind::Gauge), family("b", Kind::Gauge)];
     let families = families.each_ref();
-    let (mut pieces, added) = (GzipPieces::default(), Cell::new(0));
+    let (mut pieces, mut samples, added) = (GzipPieces::default(), Samples::default(), Cell::new(0));
     let mut page = |value: f64| {
         let host = |name: &str| (name.to_owned(), vec![(b'a', "x".to_owned(), 1.0), (b'b', "x".to_owned(), value)]);
         let add = |family: &Family<u8>, host: &Host, samples: &mut Samples| {
             added.set(added.get() + 1);
             add(family, host, samples);
         };
-        pieces.page("", &families, [vec![host("g")], vec![host("h")]].into_iter(), add, "");
+        pieces.page(&mut samples, "", &families, [vec![host("g")], vec![host("h")]].into_iter(), add, "");
         let kept = pieces.pieces.iter().flatten().map(|piece| piece.fingerprint.is_some()).collect::<Vec<_>>();
         (added.replace(0), kept)
     };
@@ -117,4 +119,31 @@ fn what_did_not_change_is_neither_written_nor_compressed_again() {
     assert_eq!(page(1.0), (4, vec![true; 4]), "only compared");
     assert_eq!(page(2.0), (6, vec![true, false, true, false]), "what differs is compared and written");
     assert_eq!(page(3.0), (4, vec![true, false, true, false]), "what changed before is written at once");
+}
+
+#[test]
+fn a_page_that_panicked_leaves_nothing_in_the_next() {
+    let family = family("a", Kind::Gauge);
+    let (mut pieces, mut samples) = (GzipPieces::default(), Samples::default());
+    let mut page = |values: &[f64], panics: bool| {
+        let host = |(at, value): (usize, &f64)| (format!("h{at}"), vec![(b'a', "x".to_owned(), *value)]);
+        let groups = vec![values.iter().enumerate().map(host).collect::<Vec<_>>()].into_iter();
+        let add = |family: &Family<u8>, host: &Host, samples: &mut Samples| {
+            add(family, host, samples);
+            assert!(!panics, "as a family might");
+        };
+        let page = AssertUnwindSafe(|| pieces.page(&mut samples, "", &[&family], groups, add, ""));
+        catch_unwind(page).map(|page| unpacked(&page)).ok()
+    };
+    let text = |[g, h]: [i32; 2]| {
+        Some(format!(
+            "# HELP a y\n# TYPE a gauge\na{{hostname=\"h0\",a=\"x\"}} {g}\na{{hostname=\"h1\",a=\"x\"}} {h}\n"
+        ))
+    };
+    for _ in 0..3 {
+        assert_eq!(page(&[1.0, 2.0], false), text([1, 2]));
+    }
+    assert_eq!(page(&[3.0, 4.0], true), None, "in a fingerprint");
+    assert_eq!(page(&[3.0, 4.0], true), None, "in a text");
+    assert_eq!(page(&[3.0, 4.0], false), text([3, 4]));
 }
