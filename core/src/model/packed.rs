@@ -11,7 +11,7 @@ const ABSENT: u64 = u64::MAX;
 
 /// An `Option` of a number in 8 bytes instead of 16, for rows that a host has many of. Its JSON is that of the `Option`.
 ///
-/// A NaN and [`u64::MAX`] become absent, also when they are read from JSON.
+/// A NaN becomes absent, and [`u64::MAX`], also when it is read from JSON.
 #[derive(Clone, Copy)]
 pub struct PackedOption<T> {
     bits: u64,
@@ -19,38 +19,30 @@ pub struct PackedOption<T> {
 }
 
 /// A number that [`PackedOption`] can hold.
-pub trait PackedNumber: Copy + private::Bits {}
+pub trait PackedNumber: Copy {
+    /// The number in 64 bits; all of them set if it counts as absent.
+    fn bits(self) -> u64;
+    /// The number of these bits, of which not all are set.
+    fn from_bits(bits: u64) -> Self;
+}
 
-impl PackedNumber for u64 {}
-impl PackedNumber for f64 {}
-
-mod private {
-    use super::ABSENT;
-
-    /// A number in 64 bits, or [`ABSENT`].
-    pub trait Bits {
-        fn bits(self) -> u64;
-        fn from_bits(bits: u64) -> Self;
+impl PackedNumber for u64 {
+    fn bits(self) -> u64 {
+        self
     }
 
-    impl Bits for u64 {
-        fn bits(self) -> u64 {
-            self
-        }
+    fn from_bits(bits: u64) -> Self {
+        bits
+    }
+}
 
-        fn from_bits(bits: u64) -> Self {
-            bits
-        }
+impl PackedNumber for f64 {
+    fn bits(self) -> u64 {
+        if self.is_nan() { ABSENT } else { self.to_bits() }
     }
 
-    impl Bits for f64 {
-        fn bits(self) -> u64 {
-            if self.is_nan() { ABSENT } else { self.to_bits() }
-        }
-
-        fn from_bits(bits: u64) -> Self {
-            Self::from_bits(bits)
-        }
+    fn from_bits(bits: u64) -> Self {
+        Self::from_bits(bits)
     }
 }
 
