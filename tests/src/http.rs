@@ -1,6 +1,6 @@
 //! A small blocking HTTP client: each request on a connection of its own.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -98,44 +98,36 @@ fn ask(
     read_response(stream)
 }
 
-pub fn read_response(mut stream: impl Read) -> Result<Response> {
-    let mut bytes = Vec::new();
-    let mut part = [0; 1 << 16];
-    while !is_whole(&bytes) {
-        match stream.read(&mut part) {
-            Ok(0) => break,
-            Ok(length) => bytes.extend_from_slice(&part[..length]),
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            // A TLS server may end the connection without saying so first.
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof && !bytes.is_empty() => break,
-            Err(error) => return Err(error).context("reading an answer"),
-        }
+pub fn read_response(stream: impl Read) -> Result<Response> {
+    let mut stream = BufReader::new(stream);
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let length = stream.read_until(b'\n', &mut head).context("reading an answer")?;
+        ensure!(length > 0, "an answer without an end of its head: {:?}", String::from_utf8_lossy(&head));
     }
-    parse(&bytes).with_context(|| format!("an answer: {:?}", String::from_utf8_lossy(&bytes)))
-}
-
-/// Whether an answer has all of the body that its head tells: some servers leave the connection open.
-fn is_whole(bytes: &[u8]) -> bool {
-    let Ok(response) = parse_head(bytes) else {
-        return false;
+    let mut response = parse_head(&head).with_context(|| format!("an answer: {:?}", String::from_utf8_lossy(&head)))?;
+    let told = response.header("content-length").map(str::parse::<u64>).transpose().context("a Content-Length")?;
+    let mut body = Vec::new();
+    // Not to the end of the connection, which some servers leave open.
+    match stream.take(told.unwrap_or(u64::MAX)).read_to_end(&mut body) {
+        // A TLS server may end the connection without saying so first.
+        Err(error) if error.kind() != ErrorKind::UnexpectedEof => return Err(error).context("reading an answer"),
+        _ => {}
+    }
+    if let Some(told) = told {
+        let length = body.len();
+        ensure!(length as u64 == told, "an answer ended after {length} bytes of its body, of which it has {told}");
+    }
+    response.body = match response.header("transfer-encoding") {
+        Some("chunked") => join_chunks(&body).with_context(|| format!("{:?}", String::from_utf8_lossy(&body)))?,
+        _ => body,
     };
-    let length = response.header("content-length").and_then(|length| length.parse().ok());
-    length.is_some_and(|length: usize| length > 0 && response.body.len() >= length)
-}
-
-fn parse(bytes: &[u8]) -> Result<Response> {
-    let mut response = parse_head(bytes)?;
-    if response.header("transfer-encoding") == Some("chunked") {
-        response.body = join_chunks(&response.body)?;
-    }
     Ok(response)
 }
 
-/// An answer with its body as far as it has come.
-fn parse_head(bytes: &[u8]) -> Result<Response> {
-    let end = bytes.windows(4).position(|window| window == b"\r\n\r\n").context("without an end of its head")?;
-    let head = std::str::from_utf8(&bytes[..end])?;
-    let mut lines = head.split("\r\n");
+/// An answer without its body.
+fn parse_head(head: &[u8]) -> Result<Response> {
+    let mut lines = std::str::from_utf8(head)?.split("\r\n");
     let status_line = lines.next().context("without a status line")?;
     let Some(status) = status_line.split(' ').nth(1) else {
         bail!("with the status line {status_line:?}");
@@ -144,7 +136,7 @@ fn parse_head(bytes: &[u8]) -> Result<Response> {
         .filter_map(|line| line.split_once(':'))
         .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
         .collect();
-    Ok(Response { status: status.parse()?, headers, body: bytes[end + 4..].to_vec() })
+    Ok(Response { status: status.parse()?, headers, body: Vec::new() })
 }
 
 fn join_chunks(mut rest: &[u8]) -> Result<Vec<u8>> {
@@ -158,5 +150,21 @@ fn join_chunks(mut rest: &[u8]) -> Result<Vec<u8>> {
         let chunk = rest.get(end + 2..end + 2 + size).context("cut short")?;
         joined.extend_from_slice(chunk);
         rest = rest.get(end + 4 + size..).context("cut short")?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_ends_where_its_head_tells_and_an_earlier_end_is_an_error() {
+        let body = |text: &str| read_response(text.as_bytes()).map(|response| response.text().unwrap());
+        assert_eq!(body("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcd").unwrap(), "abc");
+        assert_eq!(body("HTTP/1.1 200 OK\r\n\r\nabcd").unwrap(), "abcd");
+        let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
+        assert_eq!(body(chunked).unwrap(), "abc");
+        let error = body("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab").unwrap_err();
+        assert_eq!(error.to_string(), "an answer ended after 2 bytes of its body, of which it has 3");
     }
 }
