@@ -159,7 +159,8 @@ impl Fleet {
         })
     }
 
-    /// Waits until all hosts are up. It asks host by host: to render the page of all costs as much CPU as to sign in.
+    /// Waits until all hosts are up. It asks host by host: to render the page of all hosts again and again would add
+    /// to the exporter's CPU, which is measured.
     fn wait_until_up(&self, exporter: &Exporter) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         for name in &self.names {
