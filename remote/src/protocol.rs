@@ -58,7 +58,7 @@ pub enum Request {
         /// Time between two snapshots.
         interval_seconds: f64,
         /// Whether the client accepts [`Reply::Changes`] after the first snapshot. A host without support for this field sends
-        /// whole snapshots. The field `changes` of earlier clients asks for another form of changes, which is no longer sent.
+        /// whole snapshots.
         #[serde(default)]
         changed_fields: bool,
     },
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_follow_request_of_an_earlier_client_is_for_whole_snapshots() {
-        let request = r#"{"request":"follow","interval_seconds":10,"changes":true}"#;
+        let request = r#"{"request":"follow","interval_seconds":10}"#;
         assert_eq!(
             serde_json::from_str::<Request>(request).unwrap(),
             Request::Follow { interval_seconds: 10.0, changed_fields: false }

@@ -73,16 +73,6 @@ fn changes_add_up_to_the_whole_snapshot() -> Result<()> {
 }
 
 #[test]
-fn a_client_that_asks_for_an_earlier_form_of_changes_gets_whole_snapshots() -> Result<()> {
-    let mut serving = Serving::start(&[])?;
-    serving.ask(json!({"request": "follow", "interval_seconds": 0.1, "changes": true}))?;
-    for _ in 0..3 {
-        serving.snapshot()?;
-    }
-    Ok(())
-}
-
-#[test]
 fn of_several_hosts_it_serves_its_own_or_else_the_first() -> Result<()> {
     let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let hosts = |second: &str| {
