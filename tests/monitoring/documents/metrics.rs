@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 use genv_enforcer::metrics::{BUILD_INFO, FAMILIES, Instruments};
-use genv_exporter::families::{GROUPS, genv1, own};
+use genv_exporter::families::{self, GROUPS, genv1, own};
 use genv_web::instruments::Registry;
 use genv_web::instruments::prometheus::proto::MetricType;
 use genv_web::metrics::{Family, Kind, PROCESS_FAMILIES};
@@ -113,9 +113,7 @@ fn follows_conventions<S>(family: &Family<S>, prefixes: &[&str]) {
 
 #[test]
 fn names_types_and_helps_follow_prometheus_conventions() {
-    for (_, families) in GROUPS {
-        families.iter().for_each(|family| follows_conventions(family, &["genv_"]));
-    }
+    families::all().for_each(|family| follows_conventions(family, &["genv_"]));
     own::families().for_each(|family| follows_conventions(family, &["genv_", "process_"]));
     // Exporter and enforcer share the metrics of damaged state files.
     FAMILIES.iter().for_each(|family| follows_conventions(family, &["genv_enforcer_", "genv_state_"]));

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
-use genv_exporter::families::{GROUPS, own};
+use genv_exporter::families::{self, own};
 use genv_tests::dashboard::{list, text};
 use genv_tests::history::{Rule, RulesFile};
 use serde_json::Value;
@@ -136,8 +136,7 @@ pub(crate) fn metrics() -> Result<BTreeSet<String>> {
 }
 
 pub(crate) fn labels() -> BTreeMap<&'static str, &'static [&'static str]> {
-    let families = GROUPS.iter().flat_map(|(_, families)| *families);
-    let of_exporter = families.map(|family| (family.name, family.labels));
+    let of_exporter = families::all().map(|family| (family.name, family.labels));
     let own = own::families().map(|family| (family.name, family.labels));
     let of_enforcer = genv_enforcer::metrics::FAMILIES.iter();
     let of_enforcer = of_enforcer.map(|family| (family.name, family.labels));
