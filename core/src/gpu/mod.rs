@@ -27,6 +27,10 @@ pub trait GpuSource: Send {
     }
 }
 
+/// MIG devices that a GPU has at most, and the end of the ids of their instances: far more than any product, so that a
+/// wrong count of a driver costs little. A driver that reports more is not believed.
+pub const MOST_MIG_DEVICES: u32 = 64;
+
 /// Utilization, 0–1, that a device shows at most while no process uses it.
 pub(crate) const UNUSED_RATIO: f64 = 0.05;
 

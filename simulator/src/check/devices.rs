@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use genv_core::gpu::MOST_MIG_DEVICES;
 use genv_core::yaml::Located;
 use sha2::{Digest, Sha256};
 
@@ -12,12 +13,6 @@ use crate::pattern::{Level, Pattern, Window};
 
 /// More devices of a kind than this are a typing error.
 const MOST_DEVICES: u32 = 1024;
-
-/// The ids of GPU instances are below this number: a higher one is not believed of a driver.
-const GPU_INSTANCES: u32 = 64;
-
-/// The index of a MIG device is a byte.
-const MIG_DEVICES: usize = 256;
 
 impl Checker<'_> {
     pub(super) fn devices(&self, host: &str, entries: &[DeviceEntry]) -> Checked<Vec<Device>> {
@@ -146,9 +141,9 @@ impl Checker<'_> {
     fn mig_devices(&self, host: &str, index: u32, entry: &DeviceEntry) -> Checked<Vec<MigDevice>> {
         let mut mig: Vec<MigDevice> = Vec::new();
         let mut uuids = HashSet::new();
-        for (position, located) in entry.mig.iter().enumerate() {
-            if position == MIG_DEVICES {
-                return self.refuse(located.referenced, format!("a GPU has at most {MIG_DEVICES} MIG devices"));
+        for (position, located) in (0..).zip(&entry.mig) {
+            if position == MOST_MIG_DEVICES {
+                return self.refuse(located.referenced, format!("a GPU has at most {MOST_MIG_DEVICES} MIG devices"));
             }
             let part = &located.value;
             if let Some(uuid) = &part.uuid {
@@ -156,10 +151,10 @@ impl Checker<'_> {
             }
             let highest = mig.iter().map(|it| it.gpu_instance).max().unwrap_or(0);
             let gpu_instance = part.gpu_instance.as_ref().map_or(highest.saturating_add(1), |id| id.value);
-            if gpu_instance >= GPU_INSTANCES {
+            if gpu_instance >= MOST_MIG_DEVICES {
                 let place = part.gpu_instance.as_ref().map_or(located.referenced, |id| id.referenced);
                 let message =
-                    format!("a GPU instance has an id below {GPU_INSTANCES}, and this one would be {gpu_instance}");
+                    format!("a GPU instance has an id below {MOST_MIG_DEVICES}, and this one would be {gpu_instance}");
                 return self.refuse(place, message);
             }
             let others = mig.iter().filter(|it| it.gpu_instance == gpu_instance);

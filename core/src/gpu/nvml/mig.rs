@@ -8,7 +8,7 @@ use super::device::{self, fact};
 use super::error::{CallResult, Calls, Failure};
 use super::processes::ProcessReader;
 use super::raw;
-use crate::gpu::DeviceSample;
+use crate::gpu::{DeviceSample, MOST_MIG_DEVICES};
 use crate::model::{DeviceIndex, DeviceMeasurements, Withheld};
 
 /// Facts that stay as long as the MIG device exists. Its handle does not identify it: after a reconfiguration NVML
@@ -40,10 +40,6 @@ pub(super) fn is_enabled(device: &Device<'_>, calls: &mut Calls) -> Result<Optio
     })
 }
 
-/// MIG devices that a GPU has at most, and the end of the ids of their instances: far more than any product, so that a
-/// wrong count costs little.
-const MOST_DEVICES: u8 = 64;
-
 /// Reads all MIG devices of a GPU. Returns whether all could be found. They are enumerated each time, because they can
 /// be created and destroyed while the driver runs.
 pub(super) fn read(
@@ -55,11 +51,11 @@ pub(super) fn read(
     samples: &mut Vec<DeviceSample>,
 ) -> Result<bool, Failure> {
     let count = calls.optional("nvmlDeviceGetMaxMigDeviceCount", || parent.mig_device_count())?;
-    let mut all_found = count.is_some_and(|count| count <= MOST_DEVICES.into());
+    let mut all_found = count.is_some_and(|count| count <= MOST_MIG_DEVICES);
     let mut seen = Vec::with_capacity(known.len());
     let first = samples.len();
-    let shown = count.map_or(0, |count| u8::try_from(count).unwrap_or(u8::MAX)).min(MOST_DEVICES);
-    for index in 0..shown {
+    let indices = (0..=u8::MAX).zip(0..count.unwrap_or(0).min(MOST_MIG_DEVICES)).map(|(index, _)| index);
+    for index in indices {
         calls.device = Some(DeviceIndex::mig(gpu, index));
         let driver = || match parent.mig_device_by_index(index.into()) {
             // Nothing is there.
@@ -114,11 +110,10 @@ pub(super) fn read(
 /// Shows the GPU instance of each MIG device, unless its ids cannot be or are those of another MIG device: then they are
 /// asked again. The memory of an unknown GPU instance may be that of another MIG device, and is not known either.
 fn show_gpu_instances(known: &mut [MigFacts], parts: &mut [DeviceSample], calls: &mut Calls) {
-    let end = u32::from(MOST_DEVICES);
     let all: Vec<_> = known.iter().map(|facts| facts.instances).collect();
     for (facts, part) in known.iter_mut().zip(parts) {
         let is_only = all.iter().filter(|it| **it == facts.instances).count() == 1;
-        facts.instances.take_if(|(gpu, compute)| !is_only || *gpu >= end || *compute >= end);
+        facts.instances.take_if(|(gpu, compute)| !is_only || (*gpu).max(*compute) >= MOST_MIG_DEVICES);
         part.gpu_instance = facts.instances.map(|(gpu, _)| gpu);
         if part.measurements.memory.take_if(|_| facts.instances.is_none()).is_some() {
             calls.device = Some(part.index);
