@@ -72,7 +72,9 @@ impl<D: Dial> HostTask<D> {
         let started = Instant::now();
         // The limit of a step is shorter, so that its error names the step that hangs.
         let limit = self.options.connect_timeout * STEPS;
-        let dialled = timeout(limit, self.dial.dial(&self.entry)).await;
+        // A future has the size of its largest state for its whole life, here the life of this task. The box frees the
+        // states of the setup, which are large.
+        let dialled = timeout(limit, Box::pin(self.dial.dial(&self.entry))).await;
         drop(permit);
         let link = dialled.unwrap_or_else(|_| {
             Err(HostFailure::new(

@@ -37,8 +37,10 @@ enum LinkKind {
     Polled(PolledLink<Session>),
 }
 
-impl SshDial {
-    async fn connect(&self, host: &HostEntry) -> Result<SshLink, HostFailure> {
+impl Dial for SshDial {
+    type Link = SshLink;
+
+    async fn dial(&self, host: &HostEntry) -> Result<SshLink, HostFailure> {
         let target = resolve(host, self.login.as_deref()).await?;
         let session = Session::connect_after(&self.attempts, &target, &self.timeouts).await?;
         let (conversation, hello) = Conversation::begin(&session, &self.serve).await?;
@@ -55,16 +57,6 @@ impl SshDial {
                 ));
             }
         }))
-    }
-}
-
-impl Dial for SshDial {
-    type Link = SshLink;
-
-    async fn dial(&self, host: &HostEntry) -> Result<SshLink, HostFailure> {
-        // A future has the size of its largest state for its whole life, here the life of the host's task. The box frees
-        // the states of the setup, which are large.
-        Box::pin(self.connect(host)).await
     }
 }
 
