@@ -18,6 +18,12 @@ use serde_json::Value;
 const CLOSES: &str =
     r#"/api/folders/genv-private/permissions application/json {"items":[{"role":"Editor","permission":1}]}"#;
 
+/// Returns only when the process has ended that a signal ends. The shell takes its status while `tail` runs.
+const KILL: &str = r#"kill() {
+    command kill "$@" || return
+    [ "$1" != -TERM ] || tail --pid="$2" --sleep-interval=0.05 -f /dev/null
+}"#;
+
 /// Starts Grafana over a folder of data, waits until the stub has noted exactly this and the log has `line`, and ends both.
 fn run(data: &Path, password: &str, noted: &[String], line: &str) -> Result<()> {
     let port = free_port()?.to_string();
@@ -25,8 +31,8 @@ fn run(data: &Path, password: &str, noted: &[String], line: &str) -> Result<()> 
     let script = fs::read_to_string(repository().join("grafana/start.sh"))?;
     let script = script.replace("/run.sh", &format!("python3 {}", stub.display()));
     let script = script.replace("127.0.0.1:3000", &format!("127.0.0.1:{port}"));
-    // The trap takes a while, and Grafana has ended before the script waits again.
-    let script = format!("kill() {{ command kill \"$@\" && sleep 0.2; }}\n{script}");
+    // Grafana has ended before the trap returns, and so before the script waits again.
+    let script = format!("{KILL}\n{script}");
     let [notes, log] = ["noted", "log"].map(|name| data.join(name));
     let _ = fs::remove_file(&notes);
     let mut sh = Command::new("sh");
@@ -52,7 +58,7 @@ fn run(data: &Path, password: &str, noted: &[String], line: &str) -> Result<()> 
     let _ = kill_process_group(group, Signal::KILL);
     waited.with_context(|| format!("{found}{logged}"))?;
     let status = status?;
-    ensure!(status.success(), "Grafana ended in peace, and the container with {status}");
+    ensure!(status.success(), "Grafana ended with status 0, and the script with {status}");
     Ok(())
 }
 
