@@ -144,8 +144,8 @@ macro_rules! fields {
                                 }
                             }
                         }
-                        let absent = [$($whole.is_none(),)* $($part.is_none(),)*];
-                        if !absent.contains(&false) {
+                        let is_changed = [$($whole.is_some(),)* $($part.is_some(),)*].contains(&true);
+                        if !is_changed {
                             return Ok(None);
                         }
                         Ok(Some($type {

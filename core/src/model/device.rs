@@ -139,7 +139,8 @@ pub struct Device {
 
 /// The measurements of one device. A value that could not be measured is absent, never 0.
 //
-// Not in the schema: the `Arc`s are shared with the snapshot before, if the host sent changes.
+// No doc comment, which would be in the schema: values in an Arc are shared with the snapshot before, or with the facts
+// that NVML gave once.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]

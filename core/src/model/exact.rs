@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Deserializer};
 
-/// Reads a list and frees its spare room: serde grows a list to at least four elements.
+/// Reads a list and frees its spare room: a list of unknown length grows to at least four elements, then by doubling.
 pub(super) fn exact<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     let mut list = Vec::deserialize(deserializer)?;
     list.shrink_to_fit();

@@ -121,7 +121,7 @@ impl<'de, T: Item> Visitor<'de> for List<'_, T> {
 
     fn visit_seq<A: SeqAccess<'de>>(mut self, mut pieces: A) -> Result<Vec<T>, A::Error> {
         while pieces.next_element_seed(Seed(Piece(&mut self)))?.is_some() {}
-        // As with lists that are read whole: `exact.rs`.
+        // Without spare room, as `exact.rs`.
         self.items.shrink_to_fit();
         Ok(self.items)
     }
