@@ -46,7 +46,8 @@ pub fn write(folder: &Path, devices: usize, environments: &[Environment]) -> Res
         })
         .collect();
     std::fs::create_dir_all(folder).context("creating a state directory")?;
-    for (name, content) in [("envs.json", json!({ "envs": envs })), ("devices.json", json!({ "devices": devices }))] {
+    // A reader between the two sees no new environment without its devices.
+    for (name, content) in [("devices.json", json!({ "devices": devices })), ("envs.json", json!({ "envs": envs }))] {
         let temporary = folder.join(format!(".{name}.new"));
         std::fs::write(&temporary, serde_json::to_string_pretty(&content)?)?;
         std::fs::rename(temporary, folder.join(name))?;
