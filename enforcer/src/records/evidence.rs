@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use foldhash::HashMap;
 use genv_core::model::{ConfirmedChange, Environment};
-use genv_core::proc::Named;
+use genv_core::proc::{INITIAL_PID_NAMESPACE, Named};
 
 use super::judgement::Judgement;
 use super::known::{HeldDevice, key, member};
@@ -32,8 +32,12 @@ impl Claims {
 /// What commands of its user say of an environment.
 #[derive(Default)]
 struct Word {
-    /// Processes, with when they joined, Unix time.
+    /// Processes, with when they last joined, Unix time.
     joined: BTreeMap<u32, f64>,
+    /// By pid and start in clock ticks: when the process last joined, Unix time. Only processes of this pid namespace.
+    started: BTreeMap<(u32, u64), f64>,
+    /// Processes, with when they last left, Unix time.
+    left: BTreeMap<u32, f64>,
     /// By GPU: the last attachment, and the last release or detach, Unix time.
     attached: BTreeMap<u32, f64>,
     released: BTreeMap<u32, f64>,
@@ -47,10 +51,18 @@ impl Word {
         let (attached, released) = (self.attached.get(&gpu), self.released.get(&gpu));
         attached.is_some_and(|at| released.is_none_or(|released| at > released))
     }
+
+    /// The processes that a command put into the environment, and that none took out of it since.
+    fn present(&self) -> impl Iterator<Item = (u32, u64)> {
+        let ended = self.ended;
+        let present = self.started.iter().filter(move |_| !ended);
+        let present = present.filter(|((pid, _), joined)| self.left.get(pid).is_none_or(|left| *joined > left));
+        present.map(|(process, _)| *process)
+    }
 }
 
-fn note_latest(times: &mut BTreeMap<u32, f64>, gpu: u32, at_seconds: f64) {
-    let latest = times.entry(gpu).or_insert(at_seconds);
+fn note_latest<K: Ord>(times: &mut BTreeMap<K, f64>, key: K, at_seconds: f64) {
+    let latest = times.entry(key).or_insert(at_seconds);
     *latest = latest.max(at_seconds);
 }
 
@@ -94,6 +106,8 @@ impl Judgement<'_, '_> {
         if !borne_out {
             let mut listed = environment.members.iter().map(|it| key(*it));
             borne_out = listed.any(|it| is_sure(self, it));
+            // `genv exec` puts its command in its own place: the record may still list `genv exec`.
+            borne_out = borne_out || word.present().any(|process| self.lives(process, environment.uid));
             let mut of_it = processes.iter();
             borne_out |= of_it.any(|at| self.is_users_own(*at, eid));
         }
@@ -205,9 +219,14 @@ impl Judgement<'_, '_> {
         for it in self.confirmed_by(uid).iter().filter(|it| it.eid == eid) {
             match it.change {
                 ConfirmedChange::Joined { pid } => {
-                    word.joined.insert(pid, it.at_seconds);
+                    note_latest(&mut word.joined, pid, it.at_seconds);
                     joined_seconds = it.at_seconds.max(joined_seconds);
+                    // A pid of another namespace is another process here.
+                    if let Some(process) = it.process.filter(|joined| joined.pid_namespace == INITIAL_PID_NAMESPACE) {
+                        note_latest(&mut word.started, (pid, process.start_time_ticks), it.at_seconds);
+                    }
                 }
+                ConfirmedChange::Left { pid } => note_latest(&mut word.left, pid, it.at_seconds),
                 ConfirmedChange::Attached { gpu } => note_latest(&mut word.attached, gpu, it.at_seconds),
                 ConfirmedChange::Released { gpu } => note_latest(&mut word.released, gpu, it.at_seconds),
                 ConfirmedChange::Ended => ended_seconds = it.at_seconds.max(ended_seconds),
