@@ -50,7 +50,12 @@ impl Kind for EnvDevices {
                 .map(|used| used.gpu)
                 .collect()
         };
-        (0..facts.processes.len())
+        let uses = facts.unattached_uses.iter();
+        let mut processes: Vec<ProcessId> = uses.map(|&position| facts.uses[position].process).collect();
+        processes.sort_unstable();
+        processes.dedup();
+        processes
+            .into_iter()
             .filter(|&id| is_seen(view, id))
             .map(|id| (id, elsewhere(id)))
             .filter(|(_, gpus)| !gpus.is_empty())

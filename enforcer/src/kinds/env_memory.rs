@@ -32,8 +32,7 @@ impl Kind for EnvMemory {
     fn findings(&self, check: &Check<'_, '_, '_>) -> Vec<Finding> {
         let facts = check.view.facts;
         let mut findings = Vec::new();
-        for id in check.view.attachments() {
-            let attachment = &facts.attachments[id];
+        for attachment in facts.attachments.iter().filter(|attachment| check.view.sees_attachment(attachment)) {
             let environment = &facts.environments[attachment.environment];
             // Another user may have reserved next to nothing.
             if attachment.unconfirmed || environment.moved {

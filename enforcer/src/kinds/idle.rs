@@ -228,8 +228,8 @@ impl ViolationFact for IdleDevice {
 /// environment's processes.
 pub(crate) fn unmeasured<'a>(view: &'a View<'_, '_>) -> impl Iterator<Item = &'a AttachmentFacts> {
     let facts = view.facts;
-    let attachments = view.attachments().map(|id| &facts.attachments[id]);
-    attachments.filter(|it| is_unmeasured(facts, it))
+    let unmeasured = facts.attachments.iter().filter(|attachment| is_unmeasured(facts, attachment));
+    unmeasured.filter(|attachment| view.sees_attachment(attachment))
 }
 
 /// Whether a device is in use, and the driver does not measure the utilization.

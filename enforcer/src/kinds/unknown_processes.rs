@@ -151,13 +151,10 @@ impl UnknownProcesses {
         let (view, over) = (check.view, self.over);
         let facts = view.facts;
         let mut findings: Vec<Finding> = Vec::new();
-        for id in view.attachments() {
-            let attachment = &facts.attachments[id];
+        let hidden = facts.hidden_attachments.iter().map(|&id| &facts.attachments[id]);
+        for attachment in hidden.filter(|attachment| view.sees_attachment(attachment)) {
             let host = &facts.hosts[attachment.host];
             let (name, gpu) = (facts.users[attachment.user].name, attachment.gpu);
-            if !host.is_hidden_by(name, gpu) {
-                continue;
-            }
             let gap = match host.freshness.gpu {
                 Freshness::New => host.freshness.longest_gap_seconds,
                 Freshness::Repeated | Freshness::Missing => 0.0,

@@ -193,7 +193,7 @@ impl<'h> Since<'h> {
 /// All contexts that were left behind.
 pub(crate) fn left_behind(facts: &Facts<'_>, input: &Input<'_>, past: &Past<'_>) -> Vec<LeftBehind> {
     let contexts = Contexts::new(facts, past, input.now_seconds);
-    let all = facts.uses_by_environment.iter().filter_map(|&position| {
+    let all = facts.unattached_uses.iter().filter_map(|&position| {
         let used = &facts.uses[position];
         let works_on = contexts.left_behind(used, Busy::default())?;
         let process = &facts.processes[used.process];

@@ -38,6 +38,8 @@ impl<'a> Facts<'a> {
             attachments_by_user: Vec::new(),
             uses_by_user: Vec::new(),
             uses_by_environment: Vec::new(),
+            unattached_uses: Vec::new(),
+            hidden_attachments: Vec::new(),
             longest_gap_seconds: 0.0,
             never_uids: never_uids.collect(),
             user_ids: HashMap::new(),
@@ -62,6 +64,7 @@ impl<'a> Facts<'a> {
             facts.add_host(input, &host.hostname, snapshot, freshness, known);
         }
         facts.sort();
+        facts.pick();
         facts.compare_users();
         let ratios = facts.attachments.iter().map(|it| facts.utilization(it));
         let ratios: Vec<Option<f64>> = ratios.collect();
@@ -301,6 +304,24 @@ impl<'a> Facts<'a> {
             environment.uses = first..end;
             first = end;
         }
+    }
+
+    /// Picks the few uses and attachments that are what the rules of some kinds look for.
+    fn pick(&mut self) {
+        let uses = self.uses_by_environment.iter().copied();
+        let is_unattached = |position: &usize| {
+            let UseFacts { process, gpu, .. } = self.uses[*position];
+            let environment = self.processes[process].environment;
+            environment.is_some_and(|id| self.attachments_of(id).iter().all(|attachment| attachment.gpu != gpu))
+        };
+        let unattached_uses = uses.filter(is_unattached).collect();
+        let is_hidden = |id: &AttachmentId| {
+            let attachment = &self.attachments[*id];
+            let username = self.users[attachment.user].name;
+            self.hosts[attachment.host].is_hidden_by(username, attachment.gpu)
+        };
+        let hidden_attachments = self.attachments_by_user.iter().copied().filter(is_hidden).collect();
+        (self.unattached_uses, self.hidden_attachments) = (unattached_uses, hidden_attachments);
     }
 }
 

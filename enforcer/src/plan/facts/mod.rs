@@ -40,6 +40,10 @@ pub(crate) struct Facts<'a> {
     pub(crate) uses_by_user: Vec<usize>,
     /// Positions in `uses` of processes in an environment, sorted by it and GPU.
     pub(crate) uses_by_environment: Vec<usize>,
+    /// Of these, the uses of GPUs to which the environment is not attached.
+    pub(crate) unattached_uses: Vec<usize>,
+    /// Attachments of which a process of their user, of unknown attribution, hides the use; sorted by user, host and GPU.
+    pub(crate) hidden_attachments: Vec<AttachmentId>,
     /// The longest of all hosts' gaps.
     longest_gap_seconds: f64,
     /// Users whom the configuration names by their uids as out of reach.
