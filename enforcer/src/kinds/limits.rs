@@ -34,6 +34,16 @@ impl Limits<u64> {
             overrides: Vec::new(),
         }
     }
+
+    /// The lowest limit that any user may have. Who has no more of anything needs no look at the user's own.
+    pub(super) fn lowest(&self) -> u64 {
+        let overrides = self.overrides.iter().map(|(_, limit)| limit);
+        let values = std::iter::once(&self.base).chain(overrides).flat_map(|limit| {
+            let named = limit.groups.values().chain(limit.users.values());
+            named.chain(&limit.default)
+        });
+        values.copied().min().unwrap_or(u64::MAX)
+    }
 }
 
 /// A user's own limit, else the largest of the user's groups, else the default.

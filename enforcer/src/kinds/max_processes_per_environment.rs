@@ -33,8 +33,12 @@ impl Kind for MaxProcessesPerEnvironment {
     fn findings(&self, check: &Check<'_, '_, '_>) -> Vec<Finding> {
         let view = check.view;
         let facts = view.facts;
+        let lowest = self.limits.lowest();
         let mut findings = Vec::new();
         for (id, environment) in facts.environments.iter().enumerate() {
+            if environment.uses.len() as u64 <= lowest {
+                continue;
+            }
             if !view.sees_user(environment.user) || !view.sees_host(environment.host) {
                 continue;
             }
