@@ -43,15 +43,12 @@ pub(super) fn environment_unit(check: &Check<'_, '_, '_>, id: EnvironmentId) -> 
     if !view.sees_environment(id) {
         return None;
     }
-    let attachments: Vec<AttachmentId> =
-        environment.attachments.clone().filter(|&id| view.sees_gpu(facts.attachments[id].gpu)).collect();
-    let is_held = |&id: &AttachmentId| !facts.attachments[id].unconfirmed;
-    let held = |gpu: u32| {
-        let mut held = attachments.iter().filter(|id| is_held(id));
-        held.any(|&id| facts.attachments[id].gpu == gpu)
-    };
+    let attachments = environment.attachments.clone().filter(|&id| view.sees_gpu(facts.attachments[id].gpu));
+    let mut pieces: Vec<Piece> = attachments.map(Piece::Attachment).collect();
+    let is_held = |attachment: &AttachmentFacts| !attachment.unconfirmed && view.sees_gpu(attachment.gpu);
+    let attached = facts.attachments_of(id);
+    let held = |gpu: u32| attached.iter().any(|attachment| attachment.gpu == gpu && is_held(attachment));
     let mut processes: Vec<ProcessId> = Vec::new();
-    let mut elsewhere: Vec<ProcessId> = Vec::new();
     let busy = view.rule.busy();
     let uses = facts.uses_of(id).filter(|used| used.shows_use);
     for used in uses.filter(|used| view.sees_gpu(used.gpu)) {
@@ -64,27 +61,20 @@ pub(super) fn environment_unit(check: &Check<'_, '_, '_>, id: EnvironmentId) -> 
     }
     processes.sort_unstable();
     processes.dedup();
-    for &process in &processes {
-        let uses = &facts.uses[facts.processes[process].uses.clone()];
-        if !uses.iter().any(|used| used.shows_use && held(used.gpu)) {
-            elsewhere.push(process);
-        }
-    }
-    if attachments.is_empty() && processes.is_empty() {
+    let elsewhere = processes.iter().copied().filter(|&process| {
+        let mut uses = facts.uses[facts.processes[process].uses.clone()].iter();
+        !uses.any(|used| used.shows_use && held(used.gpu))
+    });
+    pieces.extend(elsewhere.map(Piece::Process));
+    if pieces.is_empty() && processes.is_empty() {
         return None;
     }
-    let pieces = attachments.iter().copied().map(Piece::Attachment);
-    let is_users = !processes.is_empty() || attachments.iter().any(is_held);
+    let is_users = !processes.is_empty() || attached.iter().any(is_held);
     let created = environment.created_seconds;
     let ahead = facts.hosts[environment.host].freshness.clock_ahead_seconds;
     let created = created.filter(|at| at.is_finite());
     let created = created.map_or(f64::MIN, |at| at - ahead);
-    Some(Unit {
-        weight: 1,
-        newest: if is_users { created } else { NEWEST },
-        pieces: pieces.chain(elsewhere.into_iter().map(Piece::Process)).collect(),
-        must_end: processes,
-    })
+    Some(Unit { weight: 1, newest: if is_users { created } else { NEWEST }, pieces, must_end: processes })
 }
 
 /// Uses by the same process are one after the other.

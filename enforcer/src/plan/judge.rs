@@ -36,6 +36,7 @@ pub(super) fn plan<'a>(input: &Input<'a>, history: &History, facts: &Facts<'a>, 
         let view = &views[rule.name.as_str()];
         let mut findings = kinds::findings(view, &past, input.now_seconds);
         findings.sort_by(|a, b| a.subject.cmp(&b.subject));
+        judge.plan.violations.reserve(findings.len());
         let mut of_rule = history.of_rule(rule);
         for finding in findings {
             let known = of_rule.find(&finding.subject);

@@ -1,5 +1,6 @@
 //! What can be taken to end a violation, and what nobody may touch.
 
+use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -39,7 +40,14 @@ impl<'j, 'a> Reach<'j, 'a> {
     }
 
     /// What to take to end a violation; absent if nothing that may be taken would.
-    pub(super) fn relief(&self, rule: &Rule, units: &[Unit], excess: u64) -> Option<Vec<Piece>> {
+    pub(super) fn relief<'u>(&self, rule: &Rule, units: &'u [Unit], excess: u64) -> Option<Cow<'u, [Piece]>> {
+        // Most violations consist of one unit.
+        if let [unit] = units
+            && excess > 0
+        {
+            let is_enough = unit.weight >= excess && self.is_possible(rule, unit);
+            return is_enough.then_some(Cow::Borrowed(&unit.pieces[..]));
+        }
         let possible: Vec<&Unit> = units.iter().filter(|unit| self.is_possible(rule, unit)).collect();
         let candidates: Vec<Candidate> = possible
             .iter()

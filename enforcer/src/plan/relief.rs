@@ -19,12 +19,6 @@ pub(super) struct Candidate {
 /// Those that are going already cost nothing. Of the rest it is as few as possible, and of all such sets the one with the
 /// newest, then the second newest, and so on; of two as new as each other, the later in the list is the newer.
 pub(super) fn choose(candidates: &[Candidate], excess: u64) -> Option<Vec<usize>> {
-    // Most violations consist of one candidate.
-    if let [only] = candidates
-        && excess > 0
-    {
-        return (only.weight >= excess).then(|| vec![0]);
-    }
     let newest_first = |going: bool| {
         let mut positions: Vec<usize> = (0..candidates.len())
             .filter(|&position| candidates[position].going == going)
@@ -55,6 +49,12 @@ pub(super) fn choose(candidates: &[Candidate], excess: u64) -> Option<Vec<usize>
 fn fewest(candidates: &[Candidate], newest_first: &[usize], excess: u64) -> Option<Vec<usize>> {
     if excess == 0 {
         return Some(Vec::new());
+    }
+    // Of equal weights, no choice is smaller than another.
+    let first = candidates[*newest_first.first()?].weight;
+    if newest_first.iter().all(|&position| candidates[position].weight == first) {
+        let number = usize::try_from(excess.div_ceil(first)).ok()?;
+        return newest_first.get(..number).map(<[usize]>::to_vec);
     }
     // The heaviest that are not passed yet, as many as may still be taken; the others wait in `lighter`.
     let mut heaviest: BTreeSet<(u64, usize)> = BTreeSet::new();
