@@ -61,10 +61,7 @@ impl Kind for MaxMemoryPerUser {
         let facts = check.view.facts;
         let uses: Vec<&UseFacts> = check.view.uses().collect();
         // The user of each is known, or the view would not show it.
-        let place = |used: &&UseFacts| {
-            let process = &facts.processes[used.process];
-            (process.user.unwrap_or_default(), process.host)
-        };
+        let place = |used: &&UseFacts| (used.user.unwrap_or_default(), used.host);
         // Devices are each by itself on their host.
         let scope = match self.per {
             MemoryPer::Device => Scope::Host,

@@ -116,8 +116,7 @@ impl<'f, 'a> View<'f, 'a> {
         let positions = self.facts.uses_by_user.iter();
         let uses = positions.map(|&position| &self.facts.uses[position]);
         uses.filter(|used| {
-            let process = &self.facts.processes[used.process];
-            process.user.is_some_and(|user| self.users[user]) && self.hosts[process.host] && self.sees_gpu(used.gpu)
+            used.user.is_some_and(|user| self.users[user]) && self.hosts[used.host] && self.sees_gpu(used.gpu)
         })
     }
 

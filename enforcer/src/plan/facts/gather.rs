@@ -63,9 +63,9 @@ impl<'a> Facts<'a> {
             facts.longest_gap_seconds = longest;
             facts.add_host(input, &host.hostname, snapshot, freshness, known);
         }
-        facts.sort();
+        let uses_by_gpu = facts.sort();
         facts.pick();
-        facts.compare_users();
+        facts.compare_users(uses_by_gpu);
         let ratios = facts.attachments.iter().map(|it| facts.utilization(it));
         let ratios: Vec<Option<f64>> = ratios.collect();
         for (attachment, ratio) in facts.attachments.iter_mut().zip(ratios) {
@@ -209,6 +209,8 @@ impl<'a> Facts<'a> {
             } else {
                 self.uses.push(UseFacts {
                     process: id,
+                    host,
+                    user,
                     gpu,
                     memory_bytes,
                     shows_use: device.shows_use(),
@@ -279,23 +281,20 @@ impl<'a> Facts<'a> {
         id
     }
 
-    /// Lists all by user, and uses also by environment; those of one by host and GPU.
-    fn sort(&mut self) {
-        let (hosts, users) = (self.hosts.len(), self.users.len());
+    /// Lists all by user, and uses also by environment; those of one by host and GPU. Returns all uses by host and GPU.
+    fn sort(&mut self) -> Vec<usize> {
+        let users = self.users.len();
         let (environments, attachments) = (&self.environments, &self.attachments);
         let of_environments = (0..environments.len()).map(|id| (id, Some(environments[id].user)));
         let by_user = by_group(users, of_environments).0;
-        let place = |id: AttachmentId| (attachments[id].host, attachments[id].gpu);
-        let by_gpu = by_host_and_gpu(hosts, 0..attachments.len(), place);
+        let by_gpu = by_host_and_gpu(attachments.len(), |id| (attachments[id].host, attachments[id].gpu));
         let of_attachments = by_gpu.iter().map(|&id| (id, Some(attachments[id].user)));
         self.attachments_by_user = by_group(users, of_attachments).0;
         let (processes, uses) = (&self.processes, &self.uses);
-        let of = |position: usize| &processes[uses[position].process];
-        let place = |position: usize| (of(position).host, uses[position].gpu);
-        let by_gpu = by_host_and_gpu(hosts, 0..uses.len(), place);
-        let of_uses = by_gpu.iter().map(|&it| (it, of(it).user));
+        let by_gpu = by_host_and_gpu(uses.len(), |position| (uses[position].host, uses[position].gpu));
+        let of_uses = by_gpu.iter().map(|&position| (position, uses[position].user));
         self.uses_by_user = by_group(users, of_uses).0;
-        let of_uses = by_gpu.iter().map(|&it| (it, of(it).environment));
+        let of_uses = by_gpu.iter().map(|&position| (position, processes[uses[position].process].environment));
         let (by_environment, ends) = by_group(environments.len(), of_uses);
         self.uses_by_environment = by_environment;
         self.environments_by_user = by_user;
@@ -304,6 +303,7 @@ impl<'a> Facts<'a> {
             environment.uses = first..end;
             first = end;
         }
+        by_gpu
     }
 
     /// Picks the few uses and attachments that are what the rules of some kinds look for.
@@ -325,27 +325,18 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// Positions in the order of hosts and GPUs, those of one GPU in their order.
-pub(super) fn by_host_and_gpu(
-    hosts: usize,
-    positions: impl Iterator<Item = usize> + Clone,
-    place: impl Fn(usize) -> (HostId, u32),
-) -> Vec<usize> {
-    let mut gpus: Vec<u32> = positions.clone().map(|it| place(it).1).collect();
-    gpus.sort_unstable();
-    gpus.dedup();
-    let of_gpus = positions.map(|it| (it, gpus.binary_search(&place(it).1).ok()));
-    let by_gpu = by_group(gpus.len(), of_gpus).0;
-    let of_hosts = by_gpu.iter().map(|&it| (it, Some(place(it).0)));
-    by_group(hosts, of_hosts).0
+/// Positions in a list in the order of hosts; those of one host by GPU, those of one GPU in their order.
+fn by_host_and_gpu(length: usize, place: impl Fn(usize) -> (HostId, u32)) -> Vec<usize> {
+    let mut positions: Vec<usize> = (0..length).collect();
+    for on_host in positions.chunk_by_mut(|&a, &b| place(a).0 == place(b).0) {
+        on_host.sort_by_key(|&position| place(position).1);
+    }
+    positions
 }
 
 /// Positions by their group, those of one group in their order, and the end of each group among them. A position without
 /// a group is left out.
-pub(super) fn by_group(
-    groups: usize,
-    of: impl Iterator<Item = (usize, Option<usize>)> + Clone,
-) -> (Vec<usize>, Vec<usize>) {
+fn by_group(groups: usize, of: impl Iterator<Item = (usize, Option<usize>)> + Clone) -> (Vec<usize>, Vec<usize>) {
     let of = of.filter_map(|(position, group)| Some((position, group?)));
     let mut ends = vec![0; groups];
     of.clone().for_each(|(_, group)| ends[group] += 1);

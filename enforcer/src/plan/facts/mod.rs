@@ -217,6 +217,9 @@ pub(crate) struct ProcessFacts<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UseFacts {
     pub(crate) process: ProcessId,
+    pub(crate) host: HostId,
+    /// For whom the process runs; absent as in [`ProcessFacts`].
+    pub(crate) user: Option<UserId>,
     pub(crate) gpu: u32,
     /// What was measured of it, on all MIG devices of the GPU.
     pub(crate) memory_bytes: u64,
@@ -275,7 +278,7 @@ impl<'a> Facts<'a> {
     /// What the processes of a user use on all hosts.
     pub(crate) fn uses_of_user(&self, username: &str) -> impl Iterator<Item = &UseFacts> {
         let user = self.user(username);
-        let of = |position: usize| self.processes[self.uses[position].process].user;
+        let of = |position: usize| self.uses[position].user;
         let all = &self.uses_by_user;
         let first = all.partition_point(|&position| of(position) < user);
         let last = all.partition_point(|&position| of(position) <= user);

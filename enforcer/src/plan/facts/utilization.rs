@@ -1,6 +1,5 @@
 //! How busy processes keep GPUs, beside those of other users.
 
-use super::gather::{by_group, by_host_and_gpu};
 use super::{AttachmentFacts, Facts, HostId, UseFacts, UserId};
 
 impl UseFacts {
@@ -44,23 +43,20 @@ impl Facts<'_> {
         }
     }
 
-    /// Fills in what processes of other users make of each GPU.
-    pub(super) fn compare_users(&mut self) {
-        let (processes, uses) = (&self.processes, &mut self.uses);
-        let (hosts, users) = (self.hosts.len(), self.users.len());
+    /// Fills in what processes of other users make of each GPU. Gets the positions of all uses by host and GPU.
+    pub(super) fn compare_users(&mut self, mut positions: Vec<usize>) {
+        let uses = &mut self.uses;
         let of_uses = uses.iter().map(|used| {
-            let process = &processes[used.process];
-            let user = process.user.or(process.unknown_owner);
+            let user = used.user.or(self.processes[used.process].unknown_owner);
             // All without a user are one.
-            (process.host, used.gpu, user.unwrap_or(users))
+            (used.host, used.gpu, user.unwrap_or(self.users.len()))
         });
         let of_uses: Vec<(HostId, u32, UserId)> = of_uses.collect();
         let user = |position: usize| of_uses[position].2;
         let place = |position: usize| (of_uses[position].0, of_uses[position].1);
-        let of_users = (0..uses.len()).map(|it| (it, Some(user(it))));
-        let (by_user, _) = by_group(users + 1, of_users);
-        let positions = by_host_and_gpu(hosts, by_user.into_iter(), place);
-        for on_gpu in positions.chunk_by(|&a, &b| place(a) == place(b)) {
+        for on_gpu in positions.chunk_by_mut(|&a, &b| place(a) == place(b)) {
+            on_gpu.sort_by_key(|&position| user(position));
+            let on_gpu = &*on_gpu;
             let (host, gpu) = place(on_gpu[0]);
             let all = sum(uses, on_gpu).max(self.hosts[host].utilization_of(gpu));
             for of_user in on_gpu.chunk_by(|&a, &b| user(a) == user(b)) {

@@ -123,7 +123,7 @@ impl Evident {
                 let host = subject.hostname().map(|hostname| facts.host(hostname));
                 let on = |id: HostId| host.is_none_or(|host| host == Some(id));
                 for used in facts.uses_of_user(username) {
-                    if on(facts.processes[used.process].host) {
+                    if on(used.host) {
                         evident.add_process(facts, used.process);
                     }
                 }
@@ -334,7 +334,7 @@ impl Evidence<'_, '_> {
     /// A rule about memory lacks the amount of a use.
     fn lacks_memory(&self, used: &UseFacts) -> Option<String> {
         let is_about_memory = self.view.rule.kind.counts_memory();
-        let counts = self.facts.processes[used.process].host == self.host && self.known.about.gpus.contains(&used.gpu);
+        let counts = used.host == self.host && self.known.about.gpus.contains(&used.gpu);
         let is_unknown = is_about_memory && !used.memory_is_measured && counts;
         let gpu = used.gpu;
         is_unknown.then(|| format!("the driver does not tell all memory in use on device {gpu}"))
