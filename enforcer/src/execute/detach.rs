@@ -26,7 +26,7 @@ impl Executor {
     /// Detaches a device if environment and attachment are still those of the plan, then ends the processes of the target. Returns
     /// the outcome of the detachment; the audit has the outcome of each process.
     pub(super) fn detach(&mut self, target: &AttachmentTarget, cause: &Cause<'_>) -> Outcome {
-        let named = Target::Attachment(target.clone());
+        let named = Target::Attachment(target.clone().into());
         let mut record = self.record(AuditAction::Detach, &named, cause);
         let ready = match target.unconfirmed {
             true => self.pace_taking_back(),

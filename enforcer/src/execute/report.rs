@@ -136,7 +136,7 @@ impl Executor {
         }
         for target in attachments {
             let outcome = self.locked(|executor| executor.detach(&target, &cause));
-            let target = Target::Attachment(target);
+            let target = Target::Attachment(target.into());
             actions.push(ReportAction { target, outcome });
         }
         self.end_cycle();

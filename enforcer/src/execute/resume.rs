@@ -94,7 +94,7 @@ fn interrupted(step: &Step, lines: &[AuditLine]) -> InterruptedStep {
         StepKind::Report | StepKind::Warn { .. } => None,
         StepKind::Terminate(target) => last(AuditAction::Terminate, &Target::Process(target.clone())),
         StepKind::Kill(target) => last(AuditAction::Kill, &Target::Process(target.clone())),
-        StepKind::Detach(target) => last(AuditAction::Detach, &Target::Attachment(target.clone())),
+        StepKind::Detach(target) => last(AuditAction::Detach, &Target::Attachment(target.clone().into())),
     };
     interrupted.outcome = done.and_then(AuditLine::outcome);
     if let (Some(line), StepKind::Detach(taken)) = (done, &mut interrupted.step.kind)

@@ -235,7 +235,7 @@ pub enum Target {
     /// A process ends.
     Process(Arc<ProcessTarget>),
     /// An environment loses a device.
-    Attachment(AttachmentTarget),
+    Attachment(Arc<AttachmentTarget>),
 }
 
 impl Target {

@@ -25,6 +25,8 @@ pub(super) struct Reach<'j, 'a> {
     pub(super) detaching: BTreeSet<AttachmentId>,
     /// The targets that were made of processes. Several violations may end the same process.
     targets: Vec<OnceCell<Arc<ProcessTarget>>>,
+    /// The first target that was made of each attachment.
+    attachment_targets: Vec<OnceCell<Arc<AttachmentTarget>>>,
 }
 
 impl<'j, 'a> Reach<'j, 'a> {
@@ -36,6 +38,7 @@ impl<'j, 'a> Reach<'j, 'a> {
             ending: BTreeSet::new(),
             detaching: BTreeSet::new(),
             targets: vec![OnceCell::new(); facts.processes.len()],
+            attachment_targets: vec![OnceCell::new(); facts.attachments.len()],
         }
     }
 
@@ -161,8 +164,19 @@ impl<'j, 'a> Reach<'j, 'a> {
             Piece::Process(id) => self.process_target(id).map(Target::Process),
             Piece::Attachment(id) => {
                 let attachment = &self.facts.attachments[id];
-                let processes = self.processes_that_end(rule, attachment, taken);
-                Some(Target::Attachment(self.attachment_target(attachment, processes)))
+                let ending = || self.processes_that_end(rule, attachment, taken);
+                // The processes that end with it depend on the rule, and on what is taken with it.
+                let fits = |made: &&Arc<AttachmentTarget>| {
+                    let targets = ending().filter_map(|id| self.process_target(id));
+                    targets.map(|target| Arc::as_ptr(&target)).eq(made.processes.iter().map(Arc::as_ptr))
+                };
+                let first = &self.attachment_targets[id];
+                let target = first.get().filter(fits).map(Arc::clone).unwrap_or_else(|| {
+                    let target = Arc::new(self.attachment_target(attachment, ending()));
+                    first.get_or_init(|| Arc::clone(&target));
+                    target
+                });
+                Some(Target::Attachment(target))
             }
         }
     }

@@ -183,7 +183,7 @@ pub(crate) fn victims<'t>(targets: impl IntoIterator<Item = &'t Target>) -> BTre
 pub(crate) fn step_target(step: &StepKind) -> Option<Target> {
     match step {
         StepKind::Report | StepKind::Warn { .. } => None,
-        StepKind::Detach(target) => Some(Target::Attachment(target.clone())),
+        StepKind::Detach(target) => Some(Target::Attachment(target.clone().into())),
         StepKind::Terminate(target) | StepKind::Kill(target) => Some(Target::Process(target.clone())),
     }
 }
@@ -202,7 +202,7 @@ pub(crate) const fn action(step: &StepKind) -> Option<Action> {
 pub(crate) fn deed(step: &StepKind) -> Option<(&'static str, String)> {
     match step {
         StepKind::Report | StepKind::Warn { .. } => None,
-        StepKind::Detach(attachment) => Some(("detach", target(&Target::Attachment(attachment.clone())))),
+        StepKind::Detach(attachment) => Some(("detach", target(&Target::Attachment(attachment.clone().into())))),
         StepKind::Terminate(target) => Some(("terminate", process_target(target))),
         StepKind::Kill(target) => Some(("kill", process_target(target))),
     }

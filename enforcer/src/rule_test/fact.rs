@@ -103,9 +103,9 @@ pub(super) fn happened(step: &Step, violation: Option<&Violation>, hosts: &[Host
     Some(Happened::Action(match words::step_target(&step.kind)? {
         Target::Attachment(target) => {
             let fact = fact
-                .with("user", target.username)
-                .with("host", target.hostname)
-                .with("eid", target.eid)
+                .with("user", &target.username)
+                .with("host", &target.hostname)
+                .with("eid", &target.eid)
                 .with("device", target.gpu);
             // Those that end with it.
             let pids = target.processes.iter().map(|process| process.pid);
