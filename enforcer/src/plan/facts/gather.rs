@@ -43,6 +43,8 @@ impl<'a> Facts<'a> {
             longest_gap_seconds: 0.0,
             never_uids: never_uids.collect(),
             user_ids: HashMap::new(),
+            members: OnceCell::new(),
+            user_ids_by_alias: OnceCell::new(),
             host_ids: HashMap::with_capacity(input.hosts.len()),
             environment_ids: HashMap::with_capacity(environments),
         };

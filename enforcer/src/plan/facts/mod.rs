@@ -49,6 +49,10 @@ pub(crate) struct Facts<'a> {
     /// Users whom the configuration names by their uids as out of reach.
     never_uids: BTreeSet<u32>,
     user_ids: HashMap<&'a str, UserId>,
+    /// By group; empty until a group is asked for.
+    members: OnceCell<HashMap<String, Vec<UserId>>>,
+    /// Empty until an alias is asked for.
+    user_ids_by_alias: OnceCell<HashMap<String, Vec<UserId>>>,
     host_ids: HashMap<&'a str, HostId>,
     environment_ids: HashMap<(HostId, &'a str), EnvironmentId>,
 }
@@ -259,6 +263,26 @@ impl<'a> Facts<'a> {
         self.user_ids.get(username).copied()
     }
 
+    /// The users who are known to be members of a group.
+    pub(crate) fn members(&self, group: &str) -> &[UserId] {
+        let members = self.members.get_or_init(|| {
+            let users = self.users.iter().enumerate();
+            let groups =
+                users.flat_map(|(id, user)| user.groups.into_iter().flatten().map(move |group| (&**group, id)));
+            by_name(groups)
+        });
+        members.get(group).map_or(&[], Vec::as_slice)
+    }
+
+    /// Users by what configurations may call them besides their names; users may share a uid.
+    pub(crate) fn aliased(&self, alias: &str) -> &[UserId] {
+        let by_alias = self.user_ids_by_alias.get_or_init(|| {
+            let users = self.users.iter().enumerate();
+            by_name(users.filter_map(|(id, user)| Some((user.alias.as_deref()?, id))))
+        });
+        by_alias.get(alias).map_or(&[], Vec::as_slice)
+    }
+
     /// An environment of a host.
     pub(crate) fn environment(&self, hostname: &str, eid: &str) -> Option<EnvironmentId> {
         let host = self.host(hostname)?;
@@ -318,4 +342,16 @@ impl<'a> Facts<'a> {
     pub(crate) fn attachments_of(&self, environment: EnvironmentId) -> &[AttachmentFacts] {
         &self.attachments[self.environments[environment].attachments.clone()]
     }
+}
+
+/// Users by a name that several may have.
+fn by_name<'n>(named: impl Iterator<Item = (&'n str, UserId)>) -> HashMap<String, Vec<UserId>> {
+    let mut by_name: HashMap<String, Vec<UserId>> = HashMap::default();
+    for (name, id) in named {
+        match by_name.get_mut(name) {
+            Some(ids) => ids.push(id),
+            None => _ = by_name.insert(name.to_owned(), vec![id]),
+        }
+    }
+    by_name
 }
