@@ -2,9 +2,10 @@
 
 use super::facts::Facts;
 use super::history::Past;
+use super::hold::Hold;
 use super::reach::Reach;
 use super::selector::View;
-use super::{History, Input, Target, hold};
+use super::{History, Input, Target};
 use crate::config::Rule;
 use crate::kinds;
 
@@ -29,6 +30,7 @@ pub fn counted(input: &Input<'_>, rule: &Rule) -> Vec<Counted> {
     let reach = Reach::new(input, &past, &facts);
     let nothing_allowed = Rule { kind: rule.kind.counting_all().unwrap_or_else(|| rule.kind.clone()), ..rule.clone() };
     let view = View::new(&facts, &nothing_allowed);
+    let hold = Hold::new(input, rule);
     let findings = kinds::findings(&view, &past, input.now_seconds).into_iter();
     let counted = findings.map(|finding| {
         let user = &facts.users[finding.user];
@@ -41,7 +43,7 @@ pub fn counted(input: &Input<'_>, rule: &Rule) -> Vec<Counted> {
         Counted {
             username: user.name.to_owned(),
             uid: user.uid,
-            held: hold::why(input, rule, user, hostname),
+            held: hold.why(user, hostname),
             targets: targets.collect(),
         }
     });

@@ -7,9 +7,10 @@ use serde::Serialize;
 
 use super::facts::{Facts, HostId, ProcessId, UserFacts, UserId};
 use super::history::Past;
+use super::hold::Hold;
 use super::left_behind::Contexts;
 use super::selector::View;
-use super::{History, Input, Stage, Subject, Target, Violation, hold, judge, selector, words};
+use super::{History, Input, Stage, Subject, Target, Violation, judge, selector, words};
 use crate::config::{Action, Limits, Rule, Scope};
 use crate::kinds::{self, JudgedProcesses, Kind};
 
@@ -219,7 +220,7 @@ impl About<'_, '_> {
         });
         let waits = matched.and_then(|user| {
             let host = (!all_hosts).then_some(hostname);
-            hold::why(input, rule, &self.facts.users[user], host)
+            Hold::new(input, rule).why(&self.facts.users[user], host)
         });
         let mut own = violations.iter().filter(|it| it.key.subject.hostname().is_none() == all_hosts);
         let found = matched.and_then(|_| match (rule.kind.limits(), own.next()) {

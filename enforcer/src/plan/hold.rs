@@ -5,34 +5,45 @@ use jiff::tz::TimeZone;
 
 use super::Input;
 use super::facts::UserFacts;
-use crate::config::{OutsideSchedule, Rule};
+use crate::config::{OutsideSchedule, Rule, Schedule, Waiver};
 
-/// Why a violation of `rule` by a user on a host, or over all hosts, waits now; in one clause.
-pub(super) fn why(input: &Input<'_>, rule: &Rule, user: &UserFacts<'_>, hostname: Option<&str>) -> Option<String> {
-    let now = input.now_seconds;
-    let zone = &input.config.timezone;
-    if let Some(until) = input.paused_until_seconds.filter(|&until| now < until) {
-        return Some(format!("paused until {}", end_moment(until, zone)));
+/// What may put off violations of a rule now.
+pub(super) struct Hold<'h> {
+    input: &'h Input<'h>,
+    waivers: Vec<&'h Waiver>,
+    /// The hours of the rule, if it is outside of them.
+    outside: Option<&'h Schedule>,
+}
+
+impl<'h> Hold<'h> {
+    pub(super) fn new(input: &'h Input<'_>, rule: &'h Rule) -> Self {
+        let (now, zone) = (input.now_seconds, &input.config.timezone);
+        let waivers = input.config.waivers.iter().chain(input.waivers);
+        let waivers = waivers.filter(|waiver| {
+            now < waiver.until_seconds && (waiver.rules.is_empty() || waiver.rules.contains(&rule.name))
+        });
+        let schedule = rule.schedule.as_ref();
+        let outside = schedule.filter(|schedule| !schedule.holds_at(now, zone));
+        Self { input, waivers: waivers.collect(), outside }
     }
-    if let Some(until) = hostname.and_then(|hostname| maintenance_until(input, hostname)) {
-        let until = end_moment(until, zone);
-        return Some(format!("its host is under maintenance until {until}"));
+
+    /// Why a violation by a user on a host, or over all hosts, waits; in one clause.
+    pub(super) fn why(&self, user: &UserFacts<'_>, hostname: Option<&str>) -> Option<String> {
+        let (input, zone) = (self.input, &self.input.config.timezone);
+        if let Some(until) = input.paused_until_seconds.filter(|&until| input.now_seconds < until) {
+            return Some(format!("paused until {}", end_moment(until, zone)));
+        }
+        if let Some(until) = hostname.and_then(|hostname| maintenance_until(input, hostname)) {
+            let until = end_moment(until, zone);
+            return Some(format!("its host is under maintenance until {until}"));
+        }
+        let waivers = self.waivers.iter().filter(|waiver| user.is_in(&waiver.users));
+        if let Some(waiver) = waivers.max_by(|a, b| a.until_seconds.total_cmp(&b.until_seconds)) {
+            let until = end_moment(waiver.until_seconds, zone);
+            return Some(format!("waived until {until}: {}", waiver.reason.escape_debug()));
+        }
+        Some(format!("outside of its hours, {}", self.outside?))
     }
-    let waivers = input.config.waivers.iter().chain(input.waivers);
-    let waiver = waivers
-        .filter(|waiver| {
-            now < waiver.until_seconds
-                && user.is_in(&waiver.users)
-                && (waiver.rules.is_empty() || waiver.rules.contains(&rule.name))
-        })
-        .max_by(|a, b| a.until_seconds.total_cmp(&b.until_seconds));
-    if let Some(waiver) = waiver {
-        let until = end_moment(waiver.until_seconds, zone);
-        return Some(format!("waived until {until}: {}", waiver.reason.escape_debug()));
-    }
-    let schedule = rule.schedule.as_ref();
-    let outside = schedule.filter(|schedule| !schedule.holds_at(now, zone))?;
-    Some(format!("outside of its hours, {outside}"))
 }
 
 /// Whether what breaks `rule` now begins anew when its hours begin.

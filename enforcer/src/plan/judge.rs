@@ -7,11 +7,12 @@ use genv_core::duration::format_span;
 use super::facts::{AttachmentId, Facts, HostId, ProcessId};
 use super::freshness::Freshness;
 use super::history::{MOST_FROZEN, Past, ProcessHistory, ViolationHistory, wants_new_round};
+use super::hold::Hold;
 use super::ladder::{Rung, rung};
 use super::left_behind::left_behind;
 use super::reach::Reach;
 use super::selector::{View, Views};
-use super::{History, Input, Key, Plan, Stage, Step, StepKind, Target, Violation, hold, words};
+use super::{History, Input, Key, Plan, Stage, Step, StepKind, Target, Violation, words};
 use crate::config::{Action, Rule, Undelivered};
 use crate::kinds::{self, Finding, Piece, Unit};
 
@@ -37,10 +38,11 @@ pub(super) fn plan<'a>(input: &Input<'a>, history: &History, facts: &Facts<'a>, 
         let mut findings = kinds::findings(view, &past, input.now_seconds);
         findings.sort_by(|a, b| a.subject.cmp(&b.subject));
         judge.plan.violations.reserve(findings.len());
+        let hold = Hold::new(input, rule);
         let mut of_rule = history.of_rule(rule);
         for finding in findings {
             let known = of_rule.find(&finding.subject);
-            judge.judge(view, finding, known);
+            judge.judge(view, &hold, finding, known);
         }
         let frozen = history.frozen(facts, view, of_rule, input.now_seconds);
         judge.plan.frozen.extend(frozen);
@@ -69,7 +71,7 @@ struct Judge<'j, 'a> {
 }
 
 impl Judge<'_, '_> {
-    fn judge(&mut self, view: &View<'_, '_>, finding: Finding, known: Option<&ViolationHistory>) {
+    fn judge(&mut self, view: &View<'_, '_>, hold: &Hold<'_>, finding: Finding, known: Option<&ViolationHistory>) {
         let rule = view.rule;
         let now = self.input.now_seconds;
         let user = &self.facts.users[finding.user];
@@ -103,7 +105,7 @@ impl Judge<'_, '_> {
             Freshness::Repeated | Freshness::Missing => known.seen.seconds,
         });
 
-        let held = hold::why(self.input, rule, user, hostname);
+        let held = hold.why(user, hostname);
         let is_put_off = held.is_some() || known.is_some_and(|known| known.put_off);
         if is_put_off {
             self.plan.put_off.insert(key.clone());

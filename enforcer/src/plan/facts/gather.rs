@@ -52,8 +52,9 @@ impl<'a> Facts<'a> {
         for host in input.hosts {
             *told.entry(&host.hostname).or_default() += 1;
         }
+        let mut known_host = history.hosts_in_order();
         for host in input.hosts {
-            let known = history.hosts.get(&host.hostname);
+            let known = known_host(&host.hostname);
             let last = known.map_or_else(LastRead::default, |host| host.read);
             let mut freshness = HostFreshness::of(host, last, input.config, input.now_seconds);
             // Of two by one name nobody knows which is meant.

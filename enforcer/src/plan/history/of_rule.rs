@@ -1,5 +1,6 @@
 //! The remembered violations of one rule.
 
+use std::cmp::Ordering;
 use std::iter::Peekable;
 
 use super::{History, ViolationHistory};
@@ -27,12 +28,14 @@ impl History {
 
     /// The same violations, sorted by subject.
     pub(super) fn entries<'h>(&'h self, rule: &Rule) -> impl Iterator<Item = Entry<'h>> + use<'h> {
-        // The first possible subject.
-        let first = Subject::Process { hostname: String::new(), pid: 0, start_time_ticks: 0 };
-        let first = Key { rule: rule.name.clone(), subject: first };
-        let name = rule.name.clone();
-        let entries = self.violations.range(first..);
-        let entries = entries.take_while(move |(key, _)| key.rule == name);
+        // With the first possible subject.
+        let first = |rule: String| {
+            let subject = Subject::Process { hostname: String::new(), pid: 0, start_time_ticks: 0 };
+            Key { rule, subject }
+        };
+        // No name is between these two.
+        let (name, next) = (rule.name.clone(), format!("{}\0", rule.name));
+        let entries = self.violations.range(first(name)..first(next));
         entries.take(if self.knows(rule) { usize::MAX } else { 0 })
     }
 }
@@ -40,14 +43,23 @@ impl History {
 impl<'h, I: Iterator<Item = Entry<'h>>> OfRule<'h, I> {
     /// The remembered violation of a subject. The caller asks for subjects in ascending order; it may repeat a subject.
     pub(in crate::plan) fn find(&mut self, subject: &Subject) -> Option<&'h ViolationHistory> {
-        while let Some(entry) = self.entries.next_if(|(key, _)| key.subject < *subject) {
-            if !std::mem::take(&mut self.is_found) {
-                self.others.push(entry);
+        while let Some(&entry) = self.entries.peek() {
+            let (key, known) = entry;
+            match key.subject.cmp(subject) {
+                Ordering::Less => {
+                    self.entries.next();
+                    if !std::mem::take(&mut self.is_found) {
+                        self.others.push(entry);
+                    }
+                }
+                Ordering::Equal => {
+                    self.is_found = true;
+                    return Some(known);
+                }
+                Ordering::Greater => return None,
             }
         }
-        let (_, known) = self.entries.peek().filter(|(key, _)| key.subject == *subject)?;
-        self.is_found = true;
-        Some(*known)
+        None
     }
 
     /// All remembered violations that the plan did not find.

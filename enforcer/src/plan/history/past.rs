@@ -15,8 +15,9 @@ pub(crate) struct Past<'h> {
 
 impl<'h> Past<'h> {
     pub(crate) fn new(history: &'h History, facts: &Facts<'_>) -> Self {
+        let mut host = history.hosts_in_order();
         let hosts = facts.hosts.iter();
-        let hosts = hosts.map(|host| history.hosts.get(host.hostname));
+        let hosts = hosts.map(|facts| host(facts.hostname));
         Self { history, hosts: hosts.collect() }
     }
 
@@ -31,6 +32,17 @@ impl Deref for Past<'_> {
 
     fn deref(&self) -> &History {
         self.history
+    }
+}
+
+impl History {
+    /// Looks for hosts. One that follows the host before needs no search: mostly they are the same in the same order.
+    pub(in crate::plan) fn hosts_in_order<'h>(&'h self) -> impl FnMut(&str) -> Option<&'h HostHistory> {
+        let mut next = self.hosts.iter().peekable();
+        move |hostname| {
+            let host = next.next_if(|(name, _)| **name == *hostname).map(|(_, host)| host);
+            host.or_else(|| self.hosts.get(hostname))
+        }
     }
 }
 
