@@ -1,10 +1,12 @@
-//! The programs of this checkout beside those of another one, measured in turn on the same load.
+//! The programs of this checkout beside those of another one, measured in turn.
 
+use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use genv_tests::exporter::{Exporter, Setup};
 use genv_tests::terminal::DirectTerminal;
 use genv_tests::tools::build_folder;
@@ -20,7 +22,8 @@ const STARTS: usize = 21;
 
 /// The number of hosts, unless `GENV_BENCH_HOSTS` is one.
 const REMOTE_HOSTS: usize = 32;
-const REMOTE_ROUNDS: usize = 3;
+/// The rounds of what takes a minute.
+const LONG_ROUNDS: usize = 3;
 
 /// The time of one measurement at an interval of 100 ms.
 const WATCHED: Duration = Duration::from_secs(5);
@@ -40,16 +43,10 @@ struct Comparison {
 }
 
 impl Comparison {
-    fn of(other: &Path) -> Result<Self> {
+    fn of(other: &Path) -> Self {
         let there = Build(other.join("target/dist"));
-        let has = |name: &str| there.program(name).exists();
-        ensure!(
-            has("genv-exporter") && has("genv"),
-            "{} has no genv and genv-exporter: build them in that checkout with the profile dist",
-            there.0.display()
-        );
         let table = Table::new(&["what", "there", "here", "here ÷ there", "lowest to highest"]);
-        Ok(Self { there, here: Build(build_folder()), table })
+        Self { there, here: Build(build_folder()), table }
     }
 
     /// Adds a row for each value that `measure` returns.
@@ -86,10 +83,10 @@ impl Comparison {
 
 /// The exporter that reads many hosts.
 pub(crate) fn remote_table(other: &Path) -> Result<Table> {
-    let mut comparison = Comparison::of(other)?;
+    let mut comparison = Comparison::of(other);
     let hosts = remote::number_asked_for()?.unwrap_or(REMOTE_HOSTS);
     comparison.rows(
-        REMOTE_ROUNDS,
+        LONG_ROUNDS,
         [
             &format!("CPU per host and cycle, {hosts} hosts"),
             "time until all are up",
@@ -110,9 +107,51 @@ pub(crate) fn remote_table(other: &Path) -> Result<Table> {
     Ok(comparison.table)
 }
 
+/// Checks that another checkout has these programs.
+pub(crate) fn require_programs(other: &Path, names: &[&str]) -> Result<()> {
+    let there = Build(other.join("target/dist"));
+    let missing: Vec<_> = names.iter().filter(|name| !there.program(name).exists()).collect();
+    ensure!(
+        missing.is_empty(),
+        "{} lacks {missing:?}: build them in that checkout with the profile dist",
+        there.0.display()
+    );
+    Ok(())
+}
+
+/// The enforcer, by the benchmark of each checkout: its own code makes the plan.
+pub(crate) fn enforcer_table(other: &Path) -> Result<Table> {
+    let mut comparison = Comparison::of(other);
+    let whats = ["CPU of one plan", "CPU of noting what was seen", "CPU of one cycle on a busy host"];
+    let load = OnceCell::new();
+    comparison.rows(LONG_ROUNDS, whats, [milliseconds; 3], |build| {
+        let program = build.program("genv-bench");
+        let mut enforcer = Command::new(&program);
+        // The programs beside it.
+        enforcer.arg("enforcer").env_remove("GENV_TEST_BUILD").stderr(Stdio::inherit());
+        let output = enforcer.output().with_context(|| format!("cannot run {}", program.display()))?;
+        ensure!(output.status.success(), "{} enforcer failed", program.display());
+        let tables = String::from_utf8(output.stdout)?;
+        let row = |what: &str| {
+            let mut rows = tables.lines().filter_map(|row| row.strip_prefix("| ")?.split_once(" | "));
+            let (title, values) = rows.find(|(title, _)| title.starts_with(what))?;
+            let (measured, _) = values.split_once(" ms")?;
+            Some((title, measured.parse::<f64>().ok()? / 1e3))
+        };
+        let [Some(plan), Some(noting), Some(cycle)] = whats.map(row) else {
+            bail!("{} enforcer printed other tables: {tables}", program.display());
+        };
+        let titles = format!("{}; {}", plan.0, cycle.0);
+        let first = load.get_or_init(|| titles.clone());
+        ensure!(titles == *first, "the two benchmarks measure different loads: {first}, and {titles}");
+        Ok([plan.1, noting.1, cycle.1])
+    })?;
+    Ok(comparison.table)
+}
+
 /// The programs of one machine.
 pub(crate) fn table(other: &Path) -> Result<Table> {
-    let mut comparison = Comparison::of(other)?;
+    let mut comparison = Comparison::of(other);
     let load = Load::start(false)?;
     let folder = tempfile::tempdir()?;
     let state = folder.path().join("state");

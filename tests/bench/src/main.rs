@@ -1,6 +1,7 @@
 //! Measures the budgets of genv's programs and prints them as tables.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
@@ -31,17 +32,22 @@ fn main() -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if let ["--against", checkout, tables @ ..] = &arguments[..] {
-        let (one_machine, remote) = match tables {
-            [] => (true, true),
-            ["budgets"] => (true, false),
-            ["remote"] => (false, true),
-            _ => bail!("unknown tables {tables:?}: give none, 'budgets' or 'remote'"),
+        type Comparison = (&'static [&'static str], fn(&Path) -> Result<table::Table>);
+        let budgets: Comparison = (&["genv", "genv-exporter"], against::table);
+        let enforcer: Comparison = (&["genv-bench", "genv-enforcer", "libnvml_sim.so"], against::enforcer_table);
+        let remote: Comparison = (&["genv", "genv-exporter"], against::remote_table);
+        let tables = match tables {
+            [] => vec![budgets, enforcer, remote],
+            ["budgets"] => vec![budgets],
+            ["enforcer"] => vec![enforcer],
+            ["remote"] => vec![remote],
+            _ => bail!("unknown tables {tables:?}: give none, 'budgets', 'enforcer' or 'remote'"),
         };
-        if one_machine {
-            writeln!(out, "{}", against::table(checkout.as_ref())?)?;
-        }
-        if remote {
-            writeln!(out, "{}", against::remote_table(checkout.as_ref())?)?;
+        let checkout: &Path = checkout.as_ref();
+        // Before the first table, which takes minutes.
+        tables.iter().try_for_each(|(programs, _)| against::require_programs(checkout, programs))?;
+        for (_, table) in tables {
+            writeln!(out, "{}", table(checkout)?)?;
         }
         return Ok(ExitCode::SUCCESS);
     }
