@@ -1,5 +1,7 @@
 //! Detaching a device from an environment.
 
+use std::sync::Arc;
+
 use genv_core::proc::ProcessSource;
 use genv_core::state::{DeviceState, EnvironmentState, StoreError};
 
@@ -25,8 +27,8 @@ impl From<StoreError> for NotDetached {
 impl Executor {
     /// Detaches a device if environment and attachment are still those of the plan, then ends the processes of the target. Returns
     /// the outcome of the detachment; the audit has the outcome of each process.
-    pub(super) fn detach(&mut self, target: &AttachmentTarget, cause: &Cause<'_>) -> Outcome {
-        let named = Target::Attachment(target.clone().into());
+    pub(super) fn detach(&mut self, target: &Arc<AttachmentTarget>, cause: &Cause<'_>) -> Outcome {
+        let named = Target::Attachment(Arc::clone(target));
         let mut record = self.record(AuditAction::Detach, &named, cause);
         let ready = match target.unconfirmed {
             true => self.pace_taking_back(),

@@ -335,7 +335,7 @@ impl Executor {
 fn act_of(step: &StepKind) -> Option<(AuditAction, Target)> {
     match step {
         StepKind::Report | StepKind::Warn { .. } => None,
-        StepKind::Detach(target) => Some((AuditAction::Detach, Target::Attachment(target.clone().into()))),
+        StepKind::Detach(target) => Some((AuditAction::Detach, Target::Attachment(target.clone()))),
         StepKind::Terminate(target) => Some((AuditAction::Terminate, Target::Process(target.clone()))),
         StepKind::Kill(target) => Some((AuditAction::Kill, Target::Process(target.clone()))),
     }

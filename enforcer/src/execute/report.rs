@@ -4,6 +4,7 @@
 //! the report and is in its environment, or in none.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde::Deserialize;
 
@@ -134,9 +135,9 @@ impl Executor {
             let target = Target::Process(target.into());
             actions.push(ReportAction { target, outcome });
         }
-        for target in attachments {
+        for target in attachments.into_iter().map(Arc::new) {
             let outcome = self.locked(|executor| executor.detach(&target, &cause));
-            let target = Target::Attachment(target.into());
+            let target = Target::Attachment(target);
             actions.push(ReportAction { target, outcome });
         }
         self.end_cycle();

@@ -94,12 +94,13 @@ fn interrupted(step: &Step, lines: &[AuditLine]) -> InterruptedStep {
         StepKind::Report | StepKind::Warn { .. } => None,
         StepKind::Terminate(target) => last(AuditAction::Terminate, &Target::Process(target.clone())),
         StepKind::Kill(target) => last(AuditAction::Kill, &Target::Process(target.clone())),
-        StepKind::Detach(target) => last(AuditAction::Detach, &Target::Attachment(target.clone().into())),
+        StepKind::Detach(target) => last(AuditAction::Detach, &Target::Attachment(target.clone())),
     };
     interrupted.outcome = done.and_then(AuditLine::outcome);
     if let (Some(line), StepKind::Detach(taken)) = (done, &mut interrupted.step.kind)
         && line.may_be_done()
     {
+        let taken = Arc::make_mut(taken);
         let (begun, left): (Vec<_>, Vec<_>) = taken
             .processes
             .drain(..)

@@ -220,7 +220,7 @@ mod tests {
         let processes = [target("bob", 1), target("carol", 2), target("carol", 3)];
         let mut detached = attachment("owner", "e1", 0, processes.map(Arc::new).into());
         let hits = |target: &AttachmentTarget| {
-            let plan = Plan { steps: vec![step(StepKind::Detach(target.clone()), 1)], ..Plan::default() };
+            let plan = Plan { steps: vec![step(StepKind::Detach(target.clone().into()), 1)], ..Plan::default() };
             Expected::default().hits(&plan)
         };
         let all = ["owner", "bob", "carol"].map(str::to_owned).into();

@@ -272,7 +272,7 @@ impl Judge<'_, '_> {
         processes.retain(|&process| !self.reach.is_going(process));
         self.reach.ending.extend(&processes);
         let target = self.reach.attachment_target(attachment, processes.into_iter());
-        self.step(at.key, StepKind::Detach(target));
+        self.step(at.key, StepKind::Detach(target.into()));
         None
     }
 

@@ -315,7 +315,7 @@ pub struct Step {
 
 impl Step {
     /// Whether the step takes back an attachment that nothing shows to be made by its user.
-    pub(crate) const fn takes_back(&self) -> bool {
+    pub(crate) fn takes_back(&self) -> bool {
         matches!(&self.kind, StepKind::Detach(target) if target.unconfirmed)
     }
 }
@@ -336,7 +336,7 @@ pub enum StepKind {
         end_seconds: Option<f64>,
     },
     /// Take a device from an environment, and end what the target says.
-    Detach(AttachmentTarget),
+    Detach(Arc<AttachmentTarget>),
     /// SIGTERM.
     Terminate(Arc<ProcessTarget>),
     /// SIGKILL, after SIGTERM and the grace.

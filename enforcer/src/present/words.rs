@@ -11,7 +11,7 @@ pub(crate) use genv_core::text::{counted as count, thousands};
 use genv_core::text::{harmless, shortened};
 
 use crate::config::Action;
-use crate::plan::{ProcessTarget, Stage, StepKind, Subject, Target};
+use crate::plan::{AttachmentTarget, ProcessTarget, Stage, StepKind, Subject, Target};
 
 /// `80 GiB`, `1.5 GiB`, `512 MiB`.
 pub(crate) fn memory(bytes: u64) -> String {
@@ -156,15 +156,17 @@ pub(crate) fn listed(things: impl ExactSizeIterator<Item = String>, between: &st
 pub(crate) fn target(target: &Target) -> String {
     match target {
         Target::Process(target) => process_target(target),
-        Target::Attachment(target) => {
-            let taken = format!("device {} of environment {}", target.gpu, name(&target.eid));
-            match &target.processes[..] {
-                [] => taken,
-                processes => {
-                    let named = listed(processes.iter().map(|it| process_target(it)), ", ");
-                    format!("{taken}, with {named}")
-                }
-            }
+        Target::Attachment(target) => attachment_target(target),
+    }
+}
+
+fn attachment_target(target: &AttachmentTarget) -> String {
+    let taken = format!("device {} of environment {}", target.gpu, name(&target.eid));
+    match &target.processes[..] {
+        [] => taken,
+        processes => {
+            let named = listed(processes.iter().map(|process| process_target(process)), ", ");
+            format!("{taken}, with {named}")
         }
     }
 }
@@ -183,7 +185,7 @@ pub(crate) fn victims<'t>(targets: impl IntoIterator<Item = &'t Target>) -> BTre
 pub(crate) fn step_target(step: &StepKind) -> Option<Target> {
     match step {
         StepKind::Report | StepKind::Warn { .. } => None,
-        StepKind::Detach(target) => Some(Target::Attachment(target.clone().into())),
+        StepKind::Detach(target) => Some(Target::Attachment(target.clone())),
         StepKind::Terminate(target) | StepKind::Kill(target) => Some(Target::Process(target.clone())),
     }
 }
@@ -202,7 +204,7 @@ pub(crate) const fn action(step: &StepKind) -> Option<Action> {
 pub(crate) fn deed(step: &StepKind) -> Option<(&'static str, String)> {
     match step {
         StepKind::Report | StepKind::Warn { .. } => None,
-        StepKind::Detach(attachment) => Some(("detach", target(&Target::Attachment(attachment.clone().into())))),
+        StepKind::Detach(target) => Some(("detach", attachment_target(target))),
         StepKind::Terminate(target) => Some(("terminate", process_target(target))),
         StepKind::Kill(target) => Some(("kill", process_target(target))),
     }

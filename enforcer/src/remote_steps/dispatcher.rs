@@ -5,6 +5,7 @@
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -72,7 +73,7 @@ pub(crate) struct Dispatcher {
     unable: BTreeMap<String, (Instant, String)>,
     killed: Vec<Killed>,
     /// Devices that hosts have detached, with the processes that the hosts end at the pace of the rules.
-    detached: Vec<(Instant, AttachmentTarget)>,
+    detached: Vec<(Instant, Arc<AttachmentTarget>)>,
     /// Hosts that still have to end processes of detached devices.
     unfinished: Vec<String>,
     /// By host, the number of its users, and the users that this cycle hits.
@@ -221,7 +222,7 @@ impl Dispatcher {
 
     /// Remembers a device that its host has detached. The host ends the processes at the pace of the rules, which can take
     /// several requests.
-    pub(crate) fn remember_detached(&mut self, target: AttachmentTarget) {
+    pub(crate) fn remember_detached(&mut self, target: Arc<AttachmentTarget>) {
         if target.processes.len() > 1 {
             self.detached.push((Instant::now(), target));
         }

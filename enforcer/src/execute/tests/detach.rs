@@ -27,7 +27,7 @@ fn four(signals_per_minute: u32) -> (Victim, Vec<Victim>, Stage, AttachmentTarge
 }
 
 fn detach(target: &AttachmentTarget) -> Step {
-    step(StepKind::Detach(target.clone()))
+    step(StepKind::Detach(target.clone().into()))
 }
 
 #[test]

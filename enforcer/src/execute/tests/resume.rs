@@ -69,10 +69,11 @@ fn processes_that_nobody_came_to_after_their_device_was_taken_are_named() {
     let stage = Stage::new(&[&first, &second]);
     stage.environment("7", first.target().uid, member.pid());
     let target = |victim: &Victim| ProcessTarget { eid: Some("7".to_owned()), ..victim.target() };
-    let step = step(StepKind::Detach(AttachmentTarget {
+    let taken = AttachmentTarget {
         hostname: "here".to_owned(),
         ..lab::attachment(&first.target().username, "7", 0, vec![target(&first).into(), target(&second).into()])
-    }));
+    };
+    let step = step(StepKind::Detach(taken.into()));
     let mut executor = stage.executor();
     let position = executor.log_position();
     assert_eq!(executor.execute(&step, "why"), Outcome::Done);

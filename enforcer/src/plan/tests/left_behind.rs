@@ -18,7 +18,7 @@ fn lab() -> Lab {
 /// The lab once device 1 is detached from e1, without the processes that were ended with it.
 fn detached(lab: &Lab, plan: &Plan) -> Lab {
     let detach = plan.steps.iter().find_map(|step| match &step.kind {
-        StepKind::Detach(target) => Some(Target::Attachment(target.clone().into())),
+        StepKind::Detach(target) => Some(Target::Attachment(target.clone())),
         _ => None,
     });
     lab.clone().without(&[detach.unwrap()])

@@ -172,7 +172,7 @@ fn a_process_that_survives_sigkill_is_unkillable_once_after_some_cycles() {
 fn detach(usernames: &[&str]) -> Step {
     let processes = (7..).zip(usernames).map(|(pid, username)| lab::target(username, pid));
     let target = lab::attachment("holder", "e1", 0, processes.map(Arc::new).collect());
-    Step { key: step().key, kind: StepKind::Detach(target) }
+    Step { key: step().key, kind: StepKind::Detach(target.into()) }
 }
 
 #[test]

@@ -167,7 +167,8 @@ fn confirm<'f>(remote: &RemoteStep, found: impl Iterator<Item = Found<'f>>) -> R
                 ends.then(|| remote.step.clone())
             }
             StepKind::Detach(target) => found.targets.iter().find_map(|it| {
-                detached(it, target).map(|target| Step { key: remote.step.key.clone(), kind: StepKind::Detach(target) })
+                detached(it, target)
+                    .map(|target| Step { key: remote.step.key.clone(), kind: StepKind::Detach(target.into()) })
             }),
         };
         match (step, found.held) {

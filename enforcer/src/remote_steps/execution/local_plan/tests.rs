@@ -149,7 +149,7 @@ fn a_step_is_confirmed_if_this_host_finds_the_same_violation() {
         of_ten(|it| it.pid = 12),
         of_ten(|it| it.start_time_ticks += 1),
         of_ten(|it| it.hostname = "gpu02".to_owned()),
-        outside("alice", 10, StepKind::Detach(device("alice", "1", 1, &[]))),
+        outside("alice", 10, StepKind::Detach(device("alice", "1", 1, &[]).into())),
     ] {
         case.refuses(&wrong, "own plan would not choose this target", true);
     }
@@ -197,7 +197,7 @@ fn waivers_and_a_pause_of_this_host_end_by_its_own_clock() {
     let all_hosts = "{kind: max-devices-per-user, limit: 5, scope: all-hosts, action: detach, warn: []}";
     let mut case = Case::new(three_devices(), all_hosts);
     case.control.waivers = vec![waiver("max-devices-per-user")];
-    let detach = StepKind::Detach(device("alice", "1", 0, &[]));
+    let detach = StepKind::Detach(device("alice", "1", 0, &[]).into());
     case.refuses(&user("max-devices-per-user", "alice", None, detach), waived, true);
 }
 
@@ -213,7 +213,7 @@ fn the_groups_of_this_host_count_and_an_unknown_user_is_left_alone() {
     // Three devices exceed the limit of every group.
     let rule = "{kind: max-devices-per-user, limit: {default: 1, groups: {staff: 2}}, action: detach, warn: []}";
     let mut case = Case::new(three_devices(), rule);
-    let detach = StepKind::Detach(device("alice", "1", 2, &[22]));
+    let detach = StepKind::Detach(device("alice", "1", 2, &[22]).into());
     let step = user("max-devices-per-user", "alice", Some("gpu01"), detach);
     case.refuses(&step, "the groups of this user are not known", true);
     case.groups = [("alice", "students")].into();
@@ -233,14 +233,14 @@ fn a_detach_has_the_device_and_the_processes_of_the_local_plan() {
     let rule = "{kind: max-devices-per-user, limit: 2, action: detach, warn: []}";
     let case = Case::new(three_devices(), rule);
     let detach = |target: &AttachmentTarget| {
-        let kind = StepKind::Detach(target.clone());
+        let kind = StepKind::Detach(target.clone().into());
         user("max-devices-per-user", "alice", Some("gpu01"), kind)
     };
     let newest = device("alice", "1", 2, &[22]);
     case.confirms(&detach(&newest));
     // Processes that the local plan would not end are left out.
     let with_others = device("alice", "1", 2, &[21, 22, 99]);
-    let expected = (StepKind::Detach(newest.clone()), Some(uid("alice")));
+    let expected = (StepKind::Detach(newest.clone().into()), Some(uid("alice")));
     assert_eq!(case.confirm(detach(&with_others)), Ok(expected));
     case.confirms(&detach(&device("alice", "1", 2, &[])));
     let ends = |pid| {
@@ -273,14 +273,17 @@ fn a_violation_that_one_host_cannot_find_is_believed_for_targets_of_that_user() 
     let all_hosts = "{kind: max-devices-per-user, limit: 5, scope: all-hosts, action: detach, warn: []}";
     let lab = three_devices().environment("gpu01", "2", "bob").runs(30, "bob", None, &[(0, GIB)]);
     let case = Case::new(lab.clone(), all_hosts);
-    let all = |username, target| user("max-devices-per-user", username, None, StepKind::Detach(target));
+    let all = |username, target: AttachmentTarget| {
+        user("max-devices-per-user", username, None, StepKind::Detach(target.into()))
+    };
     // The limit is five, and the devices on other hosts are not known here.
     case.confirms(&all("alice", device("alice", "1", 0, &[20])));
     case.confirms(&all("alice", device("alice", "1", 2, &[])));
     case.refuses(&all("alice", device("alice", "1", 7, &[])), "would not choose this target", true);
     case.refuses(&all("bob", device("alice", "1", 0, &[])), "does not show", true);
     // A violation of one host must be in the plan of that host.
-    let of_host = user("max-devices-per-user", "alice", Some("gpu01"), StepKind::Detach(device("alice", "1", 0, &[])));
+    let of_host =
+        user("max-devices-per-user", "alice", Some("gpu01"), StepKind::Detach(device("alice", "1", 0, &[]).into()));
     case.refuses(&of_host, "does not show", true);
 
     let idle = Case::new(lab, "{kind: idle, over: 2h, action: detach, warn: []}");
@@ -289,7 +292,7 @@ fn a_violation_that_one_host_cannot_find_is_believed_for_targets_of_that_user() 
         eid: "1".to_owned(),
         index: genv_core::model::DeviceIndex::gpu(1),
     };
-    let detach = StepKind::Detach(device("alice", "1", 1, &[21]));
+    let detach = StepKind::Detach(device("alice", "1", 1, &[21]).into());
     idle.confirms(&remote_step("idle", subject, "alice", detach));
 }
 
