@@ -35,14 +35,11 @@ impl Limits<u64> {
         }
     }
 
-    /// The lowest limit that any user may have. Who has no more of anything needs no look at the user's own.
+    /// The lowest limit of all users on all hosts. An amount up to it breaks no user's limit.
     pub(super) fn lowest(&self) -> u64 {
         let overrides = self.overrides.iter().map(|(_, limit)| limit);
-        let values = std::iter::once(&self.base).chain(overrides).flat_map(|limit| {
-            let named = limit.groups.values().chain(limit.users.values());
-            named.chain(&limit.default)
-        });
-        values.copied().min().unwrap_or(u64::MAX)
+        let limits = std::iter::once(&self.base).chain(overrides);
+        limits.filter_map(Limit::lowest).min().unwrap_or(u64::MAX)
     }
 }
 
@@ -55,6 +52,14 @@ pub struct Limit<T> {
     pub groups: BTreeMap<String, T>,
     /// By user.
     pub users: BTreeMap<String, T>,
+}
+
+impl Limit<u64> {
+    /// The lowest limit that a user may have; absent: no user has one.
+    pub(crate) fn lowest(&self) -> Option<u64> {
+        let named = self.groups.values().chain(self.users.values());
+        named.chain(&self.default).copied().min()
+    }
 }
 
 /// Where something is counted.
@@ -115,5 +120,37 @@ impl Quantity {
             Self::Memory => MemoryAmount::in_largest_unit(value).to_string(),
             Self::Time => format_duration(Duration::from_secs(value)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit(default: Option<u64>, students: Option<u64>, alice: Option<u64>) -> Limit<u64> {
+        let named = |name: &str, value: Option<u64>| value.map(|value| (name.to_owned(), value)).into_iter().collect();
+        Limit { default, groups: named("students", students), users: named("alice", alice) }
+    }
+
+    #[test]
+    fn the_lowest_limit_is_that_of_any_user_group_or_host() {
+        let none = || limit(None, None, None);
+        for (base, of_host, expected) in [
+            (limit(Some(3), None, Some(2)), none(), 2),
+            (limit(Some(3), Some(2), None), none(), 2),
+            (limit(Some(2), Some(3), Some(4)), none(), 2),
+            (limit(Some(3), None, None), limit(Some(2), None, None), 2),
+            (limit(Some(3), None, None), limit(None, None, Some(2)), 2),
+            (limit(Some(2), None, None), limit(Some(3), None, None), 2),
+            (none(), limit(None, Some(2), None), 2),
+            (limit(Some(1), None, Some(0)), none(), 0),
+            (none(), none(), u64::MAX),
+        ] {
+            let hosts = || HostSet(["gpu02".to_owned()].into());
+            let limits = Limits { base, overrides: vec![(hosts(), none()), (hosts(), of_host)] };
+            assert_eq!(limits.lowest(), expected, "{limits:?}");
+        }
+        assert_eq!(Limits::none().lowest(), u64::MAX);
+        assert_eq!(Limits::nothing().lowest(), 0);
     }
 }

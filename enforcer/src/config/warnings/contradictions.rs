@@ -156,11 +156,7 @@ fn allows_no_more(by: &Rule, rule: &Rule) -> bool {
     if !by_limits.overrides.is_empty() || !limits.overrides.is_empty() {
         return by_limits == limits;
     }
-    let lowest = |limit: &Limit<u64>| {
-        let named = limit.groups.values().chain(limit.users.values());
-        named.copied().chain(limit.default).min()
-    };
-    match (limit_of(&by_limits.base, &rule.selector), lowest(&limits.base)) {
+    match (limit_of(&by_limits.base, &rule.selector), limits.base.lowest()) {
         (Some(by), Some(own)) => by <= own,
         _ => false,
     }
