@@ -42,7 +42,7 @@ impl Kind for MaxAge {
     fn findings(&self, check: &Check<'_, '_, '_>) -> Vec<Finding> {
         let view = check.view;
         let facts = view.facts;
-        let lowest = self.limits.lowest() as f64;
+        let lowest_seconds = self.limits.lowest() as f64;
         let mut findings = Vec::new();
         for (id, environment) in facts.environments.iter().enumerate() {
             if !view.sees_environment(id) {
@@ -51,7 +51,7 @@ impl Kind for MaxAge {
             // Both times are by the clock of its host.
             let freshness = &facts.hosts[environment.host].freshness;
             let now_seconds = check.now_seconds + freshness.clock_ahead_seconds;
-            let reason = self.too_old(view, environment, now_seconds, lowest);
+            let reason = self.too_old(view, environment, now_seconds, lowest_seconds);
             let Some(reason) = reason.or_else(|| self.lease_ended(environment, now_seconds)) else {
                 continue;
             };
@@ -102,16 +102,15 @@ impl Kind for MaxAge {
 }
 
 impl MaxAge {
-    /// `lowest` is the lowest limit in seconds.
     fn too_old(
         &self,
         view: &View<'_, '_>,
         environment: &EnvironmentFacts<'_>,
         now_seconds: f64,
-        lowest: f64,
+        lowest_seconds: f64,
     ) -> Option<AgeReason> {
         let age = now_seconds - environment.created_seconds?;
-        if age.is_nan() || age <= lowest {
+        if age.is_nan() || age <= lowest_seconds {
             return None;
         }
         let limit = view.limit(environment.user, Some(environment.host))?;
