@@ -7,7 +7,6 @@ use std::time::Duration;
 use super::finding::{Finding, ViolationFact};
 use super::processes::{is_seen, process_finding};
 use super::{Check, EndedBy, JudgedProcesses, Kind, KindDefinition};
-use crate::plan::facts::ProcessId;
 use crate::plan::left_behind::Busy;
 use crate::plan::words;
 
@@ -34,43 +33,33 @@ impl Kind for EnvDevices {
         let Check { view, contexts, .. } = check;
         let facts = view.facts;
         let busy = view.rule.busy();
-        let elsewhere = |id: ProcessId| -> Vec<u32> {
-            let process = &facts.processes[id];
-            let Some(environment) = process.environment else {
-                return Vec::new();
-            };
-            if facts.environments[environment].moved {
-                return Vec::new();
+        let mut positions = facts.unattached_uses.clone();
+        positions.sort_unstable();
+        let process_of = |position: usize| facts.uses[position].process;
+        let by_process = positions.chunk_by(|&a, &b| process_of(a) == process_of(b));
+        let findings = by_process.filter_map(|positions| {
+            let id = process_of(positions[0]);
+            if !is_seen(view, id) {
+                return None;
             }
-            let attached = facts.attachments_of(environment);
-            let uses = facts.uses[process.uses.clone()].iter();
-            uses.filter(|used| used.shows_use && view.sees_gpu(used.gpu))
-                .filter(|used| attached.iter().all(|it| it.gpu != used.gpu))
-                .filter(|used| contexts.left_behind(used, busy).is_none())
-                .map(|used| used.gpu)
-                .collect()
-        };
-        let uses = facts.unattached_uses.iter();
-        let mut processes: Vec<ProcessId> = uses.map(|&position| facts.uses[position].process).collect();
-        processes.sort_unstable();
-        processes.dedup();
-        processes
-            .into_iter()
-            .filter(|&id| is_seen(view, id))
-            .map(|id| (id, elsewhere(id)))
-            .filter(|(_, gpus)| !gpus.is_empty())
-            .map(|(id, gpus)| {
-                let process = &facts.processes[id];
-                let attached = process.environment.map_or(&[][..], |id| facts.attachments_of(id));
-                let fact = UnattachedUse {
-                    pid: process.process.pid,
-                    comm: process.process.comm.clone(),
-                    gpus,
-                    attached: attached.iter().map(|attachment| attachment.gpu).collect(),
-                };
-                process_finding(view, id, fact)
-            })
-            .collect()
+            let uses = positions.iter().map(|&position| &facts.uses[position]);
+            let uses = uses.filter(|used| used.shows_use && view.sees_gpu(used.gpu));
+            let uses = uses.filter(|used| contexts.left_behind(used, busy).is_none());
+            let gpus: Vec<u32> = uses.map(|used| used.gpu).collect();
+            if gpus.is_empty() {
+                return None;
+            }
+            let process = &facts.processes[id];
+            let attached = process.environment.map_or(&[][..], |id| facts.attachments_of(id));
+            let fact = UnattachedUse {
+                pid: process.process.pid,
+                comm: process.process.comm.clone(),
+                gpus,
+                attached: attached.iter().map(|attachment| attachment.gpu).collect(),
+            };
+            Some(process_finding(view, id, fact))
+        });
+        findings.collect()
     }
 
     fn summary(&self) -> String {
