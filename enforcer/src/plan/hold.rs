@@ -1,7 +1,6 @@
 //! Why a violation waits: pauses, maintenance, waivers and schedules.
 
 use genv_core::text::end_moment;
-use jiff::tz::TimeZone;
 
 use super::Input;
 use super::facts::UserFacts;
@@ -42,14 +41,13 @@ impl<'h> Hold<'h> {
             let until = end_moment(waiver.until_seconds, zone);
             return Some(format!("waived until {until}: {}", waiver.reason.escape_debug()));
         }
-        Some(format!("outside of its hours, {}", self.outside?))
+        self.outside.map(|hours| format!("outside of its hours, {hours}"))
     }
-}
 
-/// Whether what breaks `rule` now begins anew when its hours begin.
-pub(super) fn resets(rule: &Rule, now_seconds: f64, zone: &TimeZone) -> bool {
-    let mut schedule = rule.schedule.iter();
-    schedule.any(|schedule| schedule.outside == OutsideSchedule::Reset && !schedule.holds_at(now_seconds, zone))
+    /// Whether what breaks the rule now begins anew when the hours of the rule begin.
+    pub(super) fn resets(&self) -> bool {
+        self.outside.is_some_and(|hours| hours.outside == OutsideSchedule::Reset)
+    }
 }
 
 /// When the maintenance of a host ends, if it is under any.

@@ -7,9 +7,10 @@ use super::{History, ViolationHistory};
 use crate::config::{Action, Rule};
 use crate::plan::facts::{Facts, HostId};
 use crate::plan::freshness::Freshness;
+use crate::plan::hold::Hold;
 use crate::plan::judge::is_open;
 use crate::plan::selector::Views;
-use crate::plan::{Input, Key, Plan, Stage, Subject, Target, Violation, hold};
+use crate::plan::{Input, Key, Plan, Stage, Subject, Target, Violation};
 
 /// For how long a process that was signalled is remembered though no device lists it, while not all processes are known.
 const LONGEST_UNLISTED_SECONDS: f64 = 3600.0;
@@ -36,6 +37,8 @@ impl History {
 
     fn follow_violations<'a>(&mut self, input: &Input<'_>, facts: &Facts<'a>, views: &Views<'_, 'a>, plan: &Plan) {
         let now = input.now_seconds;
+        let holds = input.config.rules.iter().map(|rule| (rule.name.as_str(), Hold::new(input, rule)));
+        let holds: BTreeMap<&str, Hold<'_>> = holds.collect();
         let mut planned: Vec<&Violation> = plan.violations.iter().collect();
         planned.sort_by_key(|violation| &violation.key);
         let mut planned = planned.into_iter().peekable();
@@ -63,7 +66,7 @@ impl History {
                 if let Some(Cow::Owned(farther)) = farther {
                     *known = farther;
                 }
-                self.follow_violation(input, facts, views, plan, violation, known);
+                self.follow_violation(input, &holds, views, plan, violation, known);
             }
         }
         self.violations = violations;
@@ -73,7 +76,7 @@ impl History {
             let user = (violation.username.as_str(), violation.unconfirmed);
             let known = self.progress(facts, rule, key, user, None, now);
             let mut known = known.map_or_else(|| ViolationHistory::begin(now), Cow::into_owned);
-            self.follow_violation(input, facts, views, plan, violation, &mut known);
+            self.follow_violation(input, &holds, views, plan, violation, &mut known);
             (key.clone(), known)
         });
         let new: Vec<(Key, ViolationHistory)> = new.collect();
@@ -104,7 +107,7 @@ impl History {
     fn follow_violation(
         &self,
         input: &Input<'_>,
-        facts: &Facts<'_>,
+        holds: &BTreeMap<&str, Hold<'_>>,
         views: &Views<'_, '_>,
         plan: &Plan,
         violation: &Violation,
@@ -112,7 +115,7 @@ impl History {
     ) {
         let (key, now) = (&violation.key, input.now_seconds);
         let view = &views[key.rule.as_str()];
-        let rule = view.rule;
+        let (facts, rule) = (view.facts, view.rule);
         known.unconfirmed = violation.unconfirmed;
         known.about.follow(facts, &key.subject, &violation.username);
         known.unknown_seconds = None;
@@ -130,7 +133,7 @@ impl History {
             }
         }
         if let Stage::Held { .. } = violation.stage {
-            if hold::resets(rule, now, &input.config.timezone) {
+            if holds[key.rule.as_str()].resets() {
                 known.begin_round(now);
             }
             known.seen.wait();
