@@ -52,7 +52,7 @@ impl<'a> Facts<'a> {
         for host in input.hosts {
             *told.entry(&host.hostname).or_default() += 1;
         }
-        let mut known_host = history.hosts_in_order();
+        let mut known_host = history.host_lookup();
         for host in input.hosts {
             let known = known_host(&host.hostname);
             let last = known.map_or_else(LastRead::default, |host| host.read);

@@ -15,9 +15,9 @@ pub(crate) struct Past<'h> {
 
 impl<'h> Past<'h> {
     pub(crate) fn new(history: &'h History, facts: &Facts<'_>) -> Self {
-        let mut host = history.hosts_in_order();
+        let mut known_host = history.host_lookup();
         let hosts = facts.hosts.iter();
-        let hosts = hosts.map(|facts| host(facts.hostname));
+        let hosts = hosts.map(|host| known_host(host.hostname));
         Self { history, hosts: hosts.collect() }
     }
 
@@ -36,11 +36,12 @@ impl Deref for Past<'_> {
 }
 
 impl History {
-    /// Looks for hosts. One that follows the host before needs no search: mostly they are the same in the same order.
-    pub(in crate::plan) fn hosts_in_order<'h>(&'h self) -> impl FnMut(&str) -> Option<&'h HostHistory> {
+    /// Returns a search by hostname. Hosts that are asked for in the order of their names need no search.
+    pub(in crate::plan) fn host_lookup<'h>(&'h self) -> impl FnMut(&str) -> Option<&'h HostHistory> {
         let mut next = self.hosts.iter().peekable();
         move |hostname| {
-            let host = next.next_if(|(name, _)| **name == *hostname).map(|(_, host)| host);
+            while next.next_if(|(name, _)| name.as_str() < hostname).is_some() {}
+            let host = next.next_if(|(name, _)| *name == hostname).map(|(_, host)| host);
             host.or_else(|| self.hosts.get(hostname))
         }
     }
@@ -66,5 +67,29 @@ impl HostHistory {
     pub(crate) fn attachment(&self, eid: &str, gpu: u32, attached_seconds: Option<i64>) -> Option<&AttachmentHistory> {
         let attachment = self.attachments.get(eid)?.get(&gpu)?;
         (attachment.attached_seconds == attached_seconds).then_some(attachment)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_host_is_found_in_whatever_order_hosts_are_asked_for() {
+        let mut history = History::default();
+        let known = ["gpu01", "gpu02", "gpu03", "gpu04"];
+        history.hosts.extend(known.map(|hostname| (hostname.to_owned(), HostHistory::default())));
+        let one_removed = ["gpu01", "gpu03", "gpu04"];
+        let with_new = ["gpu00", "gpu01", "gpu02", "gpu02-new", "gpu03", "gpu04", "gpu05"];
+        let unsorted = ["gpu04", "gpu02", "gpu00", "gpu01", "gpu03"];
+        let repeated = ["gpu02", "gpu02", "gpu03"];
+        for hostnames in [&known[..], &one_removed, &with_new, &unsorted, &repeated] {
+            let mut known_host = history.host_lookup();
+            for hostname in hostnames {
+                let (found, expected) = (known_host(hostname), history.hosts.get(*hostname));
+                let address = |host: Option<&HostHistory>| host.map(std::ptr::from_ref);
+                assert_eq!(address(found), address(expected), "{hostname} of {hostnames:?}");
+            }
+        }
     }
 }
