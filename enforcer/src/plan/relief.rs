@@ -50,7 +50,7 @@ fn fewest(candidates: &[Candidate], newest_first: &[usize], excess: u64) -> Opti
     if excess == 0 {
         return Some(Vec::new());
     }
-    // Of equal weights, no choice is smaller than another.
+    // Of equal weights the newest suffice: any choice needs the same number.
     let first = candidates[*newest_first.first()?].weight;
     if newest_first.iter().all(|&position| candidates[position].weight == first) {
         let number = usize::try_from(excess.div_ceil(first)).ok()?;
@@ -115,6 +115,16 @@ mod tests {
         assert_eq!(choose(&of, 130), Some(vec![3, 2, 1, 0]));
         assert_eq!(choose(&of, 131), None);
         assert_eq!(choose(&of, 0), Some(vec![]));
+    }
+
+    #[test]
+    fn of_equal_weights_the_newest_are_taken_as_many_as_suffice() {
+        let of = candidates(&[(2, 1, false), (2, 3, false), (2, 3, false)]);
+        assert_eq!(choose(&of, 3), Some(vec![2, 1]));
+        assert_eq!(choose(&of, 6), Some(vec![2, 1, 0]));
+        assert_eq!(choose(&of, 7), None);
+        let heaviest = candidates(&[(u64::MAX, 1, false), (u64::MAX, 2, false)]);
+        assert_eq!(choose(&heaviest, u64::MAX), Some(vec![1]));
     }
 
     /// All subsets: the fewest that are not going, then the newest of them.
