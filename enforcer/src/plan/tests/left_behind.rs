@@ -251,6 +251,29 @@ fn what_ends_with_a_device_says_the_rule_and_who_works_elsewhere_never_does() {
 }
 
 #[test]
+fn a_device_is_taken_without_its_processes_by_a_rule_that_keeps_them_beside_one_that_ends_them() {
+    let lab = Lab::new(1, 1).holder("e1", "alice", &[(0, 60.0)]).runs(10, "alice", Some("e1"), &[(0, GIB)]);
+    let none = |name: &str, processes| {
+        let rule = rule(max_devices_per_user(0, Scope::Host), Action::Detach);
+        Rule { name: name.to_owned(), processes, ..rule }
+    };
+    let keeps = none("keeps", DetachedProcesses::Keep);
+    let ends = none("ends", DetachedProcesses::Terminate);
+    for rules in [vec![keeps.clone(), ends.clone()], vec![ends, keeps]] {
+        let plan = Daemon::new(rules).plan(&lab);
+        let targets = plan.violations.iter().flat_map(|violation| &violation.targets);
+        let pids = targets.map(|target| match target {
+            Target::Attachment(target) => target.processes.iter().map(|process| process.pid).collect(),
+            Target::Process(target) => vec![target.pid],
+        });
+        let rules = plan.violations.iter().map(|violation| violation.key.rule.as_str());
+        let mut ended: Vec<(&str, Vec<u32>)> = rules.zip(pids).collect();
+        ended.sort();
+        assert_eq!(ended, [("ends", vec![10]), ("keeps", Vec::new())]);
+    }
+}
+
+#[test]
 fn work_on_a_device_that_another_environment_of_the_user_holds_spares_nothing() {
     let (mut rule, lab) = at_once();
     // Process 12 of e1 works on device 2, which alice holds for e2.
