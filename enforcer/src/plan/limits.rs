@@ -67,13 +67,14 @@ impl<S: AsRef<str>> fmt::Display for AppliedLimit<S> {
     }
 }
 
-/// The limits of one rule, worked out once for each user and not for each environment or device.
+/// The limits of one rule for all users, worked out from the names in the rule.
 #[derive(Debug)]
 pub(crate) struct LimitTable<'a> {
-    /// By host, the position in `applied` of its limits: 0 without an override, else 1 and the position of the override.
+    /// By host, the position in `by_place` of its limits: 0 without an override, else 1 and the position of the
+    /// override.
     places: Vec<usize>,
     /// By place and user.
-    applied: Vec<Vec<Option<Applied<'a>>>>,
+    by_place: Vec<Vec<Option<Applied<'a>>>>,
 }
 
 impl<'a> LimitTable<'a> {
@@ -85,25 +86,29 @@ impl<'a> LimitTable<'a> {
             own.filter(|(_, is_in)| *is_in).for_each(|(place, _)| *place = position + 1);
         }
         let own = limits.overrides.iter().map(|(_, limit)| Some(limit));
-        let applied = std::iter::once(None).chain(own).map(|own| applied(&limits.base, own, facts));
-        Self { places, applied: applied.collect() }
+        let by_place = std::iter::once(None).chain(own).map(|own| limits_of_users(&limits.base, own, facts));
+        Self { places, by_place: by_place.collect() }
     }
 
     /// The limit of a user, on a host or over all; absent: none.
     pub(crate) fn get(&self, facts: &Facts<'a>, user: UserId, host: Option<HostId>) -> Option<Applied<'a>> {
         let place = host.map_or(0, |host| self.places[host]);
-        let applied = self.applied[place][user]?;
+        let applied = self.by_place[place][user]?;
         let named = host.filter(|_| applied.is_of_host);
         Some(Applied { host: named.map(|host| facts.hosts[host].hostname), ..applied })
     }
 }
 
 /// The limits of all users, where hosts have `own` limits besides those of all; absent: none.
-fn applied<'a>(base: &'a Limit<u64>, own: Option<&'a Limit<u64>>, facts: &Facts<'a>) -> Vec<Option<Applied<'a>>> {
+fn limits_of_users<'a>(
+    base: &'a Limit<u64>,
+    own: Option<&'a Limit<u64>>,
+    facts: &Facts<'a>,
+) -> Vec<Option<Applied<'a>>> {
     let limits = || std::iter::once((base, false)).chain(own.map(|own| (own, true)));
     let mut default = None;
     let mut by_group = BTreeMap::new();
-    // What hosts have of their own goes before the limits of all.
+    // A host's own limit replaces the limit of all hosts.
     for (limit, is_of_host) in limits() {
         let with = |value, source| Applied { value, source, is_of_host, host: None };
         default = limit.default.map(|value| with(value, LimitSource::Default)).or(default);
@@ -117,26 +122,26 @@ fn applied<'a>(base: &'a Limit<u64>, own: Option<&'a Limit<u64>>, facts: &Facts<
     let largest = by_group.last().map(|(_, limit)| *limit);
     let of_unknown = default.map(|default| largest.filter(|largest| largest.value >= default.value).unwrap_or(default));
     let users = facts.users.iter();
-    let mut applied: Vec<_> = users.map(|user| if user.groups.is_some() { default } else { of_unknown }).collect();
+    let mut by_user: Vec<_> = users.map(|user| if user.groups.is_some() { default } else { of_unknown }).collect();
     for (name, limit) in by_group {
         for &user in facts.members(name) {
-            applied[user] = Some(limit);
+            by_user[user] = Some(limit);
         }
     }
     for (limit, is_of_host) in limits() {
-        let mut apply = |user: UserId, value: u64| {
+        let mut set_limit = |user: UserId, value: u64| {
             let source = LimitSource::User(facts.users[user].name);
-            applied[user] = Some(Applied { value, source, is_of_host, host: None });
+            by_user[user] = Some(Applied { value, source, is_of_host, host: None });
         };
-        // The name of a user goes before the alias.
+        // A limit by name replaces one by alias.
         for (name, value) in &limit.users {
-            facts.aliased(name).iter().for_each(|user| apply(*user, *value));
+            facts.with_alias(name).iter().for_each(|user| set_limit(*user, *value));
         }
         for (name, value) in &limit.users {
-            facts.user(name).into_iter().for_each(|user| apply(user, *value));
+            facts.user(name).into_iter().for_each(|user| set_limit(user, *value));
         }
     }
-    applied
+    by_user
 }
 
 #[cfg(test)]
@@ -152,8 +157,12 @@ mod tests {
     const USERS: [&str; 4] = ["alice", "bob", "carol", "uid:1001"];
     const GROUPS: [&str; 3] = ["staff", "students", "unused"];
 
-    /// The limit of a user by itself.
-    fn applied_to<'a>(base: &'a Limit<u64>, own: Option<&'a Limit<u64>>, user: &UserFacts<'a>) -> Option<Applied<'a>> {
+    /// One user's limit, found by asking every name: the model for `limits_of_users`.
+    fn limit_of_user<'a>(
+        base: &'a Limit<u64>,
+        own: Option<&'a Limit<u64>>,
+        user: &UserFacts<'a>,
+    ) -> Option<Applied<'a>> {
         let pick = |of: &dyn Fn(&'a Limit<u64>) -> Option<u64>| {
             if let Some(value) = own.and_then(of) {
                 return Some((value, true));
@@ -196,10 +205,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_limits_of_all_users_are_those_of_each_by_itself(
+        fn the_limits_of_all_users_are_those_of_each_alone(
             base in limit(),
             own in limit(),
-            users in prop::collection::vec((0..3_u32, prop::option::of(subsequence(GROUPS.to_vec(), 0..=3))), USERS.len()),
+            users in prop::collection::vec(
+                (0..3_u32, prop::option::of(subsequence(GROUPS.to_vec(), 0..=3))),
+                USERS.len(),
+            ),
         ) {
             let mut lab = Lab::new(1, 1);
             for (username, (number, groups)) in USERS.into_iter().zip(users) {
@@ -216,8 +228,8 @@ mod tests {
             let facts = Facts::new(&daemon.input(&hosts, &lab), &History::default());
             prop_assert_eq!(facts.users.len(), USERS.len());
             for own in [None, Some(&own)] {
-                let expected: Vec<_> = facts.users.iter().map(|user| applied_to(&base, own, user)).collect();
-                prop_assert_eq!(applied(&base, own, &facts), expected);
+                let expected: Vec<_> = facts.users.iter().map(|user| limit_of_user(&base, own, user)).collect();
+                prop_assert_eq!(limits_of_users(&base, own, &facts), expected);
             }
         }
     }

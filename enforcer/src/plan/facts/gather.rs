@@ -43,7 +43,7 @@ impl<'a> Facts<'a> {
             longest_gap_seconds: 0.0,
             never_uids: never_uids.collect(),
             user_ids: HashMap::new(),
-            members: OnceCell::new(),
+            user_ids_by_group: OnceCell::new(),
             user_ids_by_alias: OnceCell::new(),
             host_ids: HashMap::with_capacity(input.hosts.len()),
             environment_ids: HashMap::with_capacity(environments),
@@ -67,7 +67,7 @@ impl<'a> Facts<'a> {
             facts.add_host(input, &host.hostname, snapshot, freshness, known);
         }
         let uses_by_gpu = facts.sort();
-        facts.pick();
+        facts.list_exceptions();
         facts.compare_users(uses_by_gpu);
         let ratios = facts.attachments.iter().map(|it| facts.utilization(it));
         let ratios: Vec<Option<f64>> = ratios.collect();
@@ -309,8 +309,8 @@ impl<'a> Facts<'a> {
         by_gpu
     }
 
-    /// Picks the few uses and attachments that are what the rules of some kinds look for.
-    fn pick(&mut self) {
+    /// Lists the unattached uses and the hidden attachments, which few kinds of rule look for.
+    fn list_exceptions(&mut self) {
         let uses = self.uses_by_environment.iter().copied();
         let is_unattached = |position: &usize| {
             let UseFacts { process, gpu, .. } = self.uses[*position];
@@ -328,7 +328,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// Positions in a list in the order of hosts; those of one host by GPU, those of one GPU in their order.
+/// Positions in a list that is in the order of hosts, sorted by GPU within each host; stable.
 fn by_host_and_gpu(length: usize, place: impl Fn(usize) -> (HostId, u32)) -> Vec<usize> {
     let mut positions: Vec<usize> = (0..length).collect();
     for on_host in positions.chunk_by_mut(|&a, &b| place(a).0 == place(b).0) {

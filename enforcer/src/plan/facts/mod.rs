@@ -42,7 +42,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) uses_by_environment: Vec<usize>,
     /// Of these, the uses of GPUs to which the environment is not attached.
     pub(crate) unattached_uses: Vec<usize>,
-    /// Attachments of which a process of their user, of unknown attribution, hides the use; sorted by user, host and GPU.
+    /// Attachments whose use is hidden by a process of their user of unknown attribution; sorted by user, host and GPU.
     pub(crate) hidden_attachments: Vec<AttachmentId>,
     /// The longest of all hosts' gaps.
     longest_gap_seconds: f64,
@@ -50,7 +50,7 @@ pub(crate) struct Facts<'a> {
     never_uids: BTreeSet<u32>,
     user_ids: HashMap<&'a str, UserId>,
     /// By group; empty until a group is asked for.
-    members: OnceCell<HashMap<String, Vec<UserId>>>,
+    user_ids_by_group: OnceCell<HashMap<String, Vec<UserId>>>,
     /// Empty until an alias is asked for.
     user_ids_by_alias: OnceCell<HashMap<String, Vec<UserId>>>,
     host_ids: HashMap<&'a str, HostId>,
@@ -265,17 +265,17 @@ impl<'a> Facts<'a> {
 
     /// The users who are known to be members of a group.
     pub(crate) fn members(&self, group: &str) -> &[UserId] {
-        let members = self.members.get_or_init(|| {
+        let by_group = self.user_ids_by_group.get_or_init(|| {
             let users = self.users.iter().enumerate();
             let groups =
                 users.flat_map(|(id, user)| user.groups.into_iter().flatten().map(move |group| (&**group, id)));
             by_name(groups)
         });
-        members.get(group).map_or(&[], Vec::as_slice)
+        by_group.get(group).map_or(&[], Vec::as_slice)
     }
 
-    /// Users by what configurations may call them besides their names; users may share a uid.
-    pub(crate) fn aliased(&self, alias: &str) -> &[UserId] {
+    /// The users with an alias such as `uid:1234`; several may share a uid.
+    pub(crate) fn with_alias(&self, alias: &str) -> &[UserId] {
         let by_alias = self.user_ids_by_alias.get_or_init(|| {
             let users = self.users.iter().enumerate();
             by_name(users.filter_map(|(id, user)| Some((user.alias.as_deref()?, id))))
