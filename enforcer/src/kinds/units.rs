@@ -46,15 +46,18 @@ pub(super) fn environment_unit(check: &Check<'_, '_, '_>, id: EnvironmentId) -> 
     let attachments = environment.attachments.clone().filter(|&id| view.sees_gpu(facts.attachments[id].gpu));
     let mut pieces: Vec<Piece> = attachments.map(Piece::Attachment).collect();
     let is_held = |attachment: &AttachmentFacts| !attachment.unconfirmed && view.sees_gpu(attachment.gpu);
-    let attached = facts.attachments_of(id);
-    let held = |gpu: u32| attached.iter().any(|attachment| attachment.gpu == gpu && is_held(attachment));
+    let all_attachments = facts.attachments_of(id);
+    let holds_gpu = |gpu: u32| all_attachments.iter().any(|attachment| attachment.gpu == gpu && is_held(attachment));
     let mut processes: Vec<ProcessId> = Vec::new();
     let busy = view.rule.busy();
     let uses = facts.uses_of(id).filter(|used| used.shows_use);
     for used in uses.filter(|used| view.sees_gpu(used.gpu)) {
-        let stays = |attachment: &AttachmentFacts| !held(attachment.gpu);
-        let is_left_behind =
-            if held(used.gpu) { contexts.leaves_behind(used, busy, stays) } else { contexts.left_behind(used, busy) };
+        let stays = |attachment: &AttachmentFacts| !holds_gpu(attachment.gpu);
+        let is_left_behind = if holds_gpu(used.gpu) {
+            contexts.leaves_behind(used, busy, stays)
+        } else {
+            contexts.left_behind(used, busy)
+        };
         if is_left_behind.is_none() {
             processes.push(used.process);
         }
@@ -63,13 +66,13 @@ pub(super) fn environment_unit(check: &Check<'_, '_, '_>, id: EnvironmentId) -> 
     processes.dedup();
     let elsewhere = processes.iter().copied().filter(|&process| {
         let mut uses = facts.uses[facts.processes[process].uses.clone()].iter();
-        !uses.any(|used| used.shows_use && held(used.gpu))
+        !uses.any(|used| used.shows_use && holds_gpu(used.gpu))
     });
     pieces.extend(elsewhere.map(Piece::Process));
     if pieces.is_empty() && processes.is_empty() {
         return None;
     }
-    let is_users = !processes.is_empty() || attached.iter().any(is_held);
+    let is_users = !processes.is_empty() || all_attachments.iter().any(is_held);
     let created = environment.created_seconds;
     let ahead = facts.hosts[environment.host].freshness.clock_ahead_seconds;
     let created = created.filter(|at| at.is_finite());

@@ -24,7 +24,7 @@ pub(super) struct Reach<'j, 'a> {
     /// What the plan detaches already.
     pub(super) detaching: BTreeSet<AttachmentId>,
     /// The targets that were made of processes. Several violations may end the same process.
-    targets: Vec<OnceCell<Arc<ProcessTarget>>>,
+    process_targets: Vec<OnceCell<Arc<ProcessTarget>>>,
     /// The first target that was made of each attachment.
     attachment_targets: Vec<OnceCell<Arc<AttachmentTarget>>>,
 }
@@ -37,7 +37,7 @@ impl<'j, 'a> Reach<'j, 'a> {
             facts,
             ending: BTreeSet::new(),
             detaching: BTreeSet::new(),
-            targets: vec![OnceCell::new(); facts.processes.len()],
+            process_targets: vec![OnceCell::new(); facts.processes.len()],
             attachment_targets: vec![OnceCell::new(); facts.attachments.len()],
         }
     }
@@ -165,13 +165,13 @@ impl<'j, 'a> Reach<'j, 'a> {
             Piece::Attachment(id) => {
                 let attachment = &self.facts.attachments[id];
                 let ending = || self.processes_that_end(rule, attachment, taken);
-                // The processes that end with it depend on the rule, and on what is taken with it.
+                // Another rule, or other pieces taken with it, may end other processes.
                 let fits = |made: &&Arc<AttachmentTarget>| {
                     let targets = ending().filter_map(|id| self.process_target(id));
                     targets.map(|target| Arc::as_ptr(&target)).eq(made.processes.iter().map(Arc::as_ptr))
                 };
                 let first = &self.attachment_targets[id];
-                let target = first.get().filter(fits).map(Arc::clone).unwrap_or_else(|| {
+                let target = first.get().filter(fits).cloned().unwrap_or_else(|| {
                     let target = Arc::new(self.attachment_target(attachment, ending()));
                     first.get_or_init(|| Arc::clone(&target));
                     target
@@ -182,7 +182,7 @@ impl<'j, 'a> Reach<'j, 'a> {
     }
 
     pub(super) fn process_target(&self, id: ProcessId) -> Option<Arc<ProcessTarget>> {
-        if let Some(made) = self.targets[id].get() {
+        if let Some(made) = self.process_targets[id].get() {
             return Some(Arc::clone(made));
         }
         let facts = &self.facts.processes[id];
@@ -197,7 +197,7 @@ impl<'j, 'a> Reach<'j, 'a> {
             eid: process.attribution.eid().map(ToOwned::to_owned),
             container_id: process.container_id.clone(),
         };
-        Some(Arc::clone(self.targets[id].get_or_init(|| Arc::new(target))))
+        Some(Arc::clone(self.process_targets[id].get_or_init(|| Arc::new(target))))
     }
 
     pub(super) fn attachment_target(

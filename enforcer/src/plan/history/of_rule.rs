@@ -28,14 +28,14 @@ impl History {
 
     /// The same violations, sorted by subject.
     pub(super) fn entries<'h>(&'h self, rule: &Rule) -> impl Iterator<Item = Entry<'h>> + use<'h> {
-        // With the first possible subject.
-        let first = |rule: String| {
+        // The lowest key of a rule.
+        let lowest_key = |rule: String| {
             let subject = Subject::Process { hostname: String::new(), pid: 0, start_time_ticks: 0 };
             Key { rule, subject }
         };
-        // No name is between these two.
+        // `\0` is the lowest character: no other name lies between the two.
         let (name, next) = (rule.name.clone(), format!("{}\0", rule.name));
-        let entries = self.violations.range(first(name)..first(next));
+        let entries = self.violations.range(lowest_key(name)..lowest_key(next));
         entries.take(if self.knows(rule) { usize::MAX } else { 0 })
     }
 }
