@@ -1,11 +1,10 @@
 //! Errors of commands, and their exit codes.
 
 use genv_core::state::allocate::AllocateError;
-use genv_core::state::{ChangeError, LockError, StoreError, Waiting};
+use genv_core::state::{ChangeError, LockError, StoreError, Waiting, waiting_phrase};
 use genv_simulator::SourceError;
 
 use crate::machine::NoSample;
-use crate::queue::waiting_phrase;
 use crate::shell::ResumeError;
 use crate::users;
 

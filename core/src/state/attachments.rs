@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use super::data::Visible;
 use super::members::RecordedMembers;
 use super::restore::{claims_of, visible_to};
 use super::{AttachmentState, DeviceState, EnvironmentState, State, jobs};
@@ -14,9 +15,6 @@ use crate::proc::ProcessSource;
 
 /// The most bare environments: every user may write the file.
 const MOST_BARE: usize = 1_000;
-
-/// The devices that a process of each bare environment sees, by eid.
-pub(super) type Visible = BTreeMap<String, BTreeSet<u32>>;
 
 /// Restores devices without a whole record from the copy. `damaged` has the devices whose record lost an attachment.
 pub(super) fn put_back(state: &mut State, damaged: &BTreeSet<u32>) {

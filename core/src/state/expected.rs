@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::allocate::DeviceUsage;
-use super::waiting::RequestedDevices;
-use super::{DeviceState, Waiting};
+use super::data::DeviceState;
+use super::queue::{RequestedDevices, Waiting};
 use crate::model::MemoryAmount;
 
 /// The devices of a host with the leases of their holders.

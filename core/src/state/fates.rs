@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
+use super::data::KnownEnvironment;
+use super::data::ProcessId;
 use super::jobs::{MOST_JOBS, is_elsewhere, oldest, processes_by_user, reads_environs_of};
-use super::known::KnownEnvironment;
 use super::linger::{Belonging, START_TOLERANCE_SECONDS, belonging, lingers};
-use super::members::ProcessId;
 use super::{EnvironmentState, State};
 use crate::proc::{ProcessRead, ProcessRequest, ProcessSource, ProcessTable, in_initial_pid_namespace, read_environs};
 

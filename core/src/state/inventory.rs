@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::DeviceState;
+use super::data::DeviceState;
 use crate::gpu::GpuSample;
 use crate::model::{DeviceIndex, MemoryAmount};
 

@@ -11,8 +11,8 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
+use super::data::ProcessId;
 use super::liveness::{ListedMember, Standing};
-use super::members::ProcessId;
 use super::{EnvironmentState, State};
 use crate::proc::{
     Claim, ProcReader, ProcessRead, ProcessRequest, ProcessSource, ProcessTable, is_kernel_thread, read_environs,

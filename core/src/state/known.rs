@@ -4,32 +4,20 @@
 //! genv 1.x removes an environment when its members have ended, even if its jobs run, and a damaged file loses
 //! environments too. `genv-members.json` keeps the facts to restore an environment.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
+use super::data::{KnownEnvironment, KnownEnvironments, all_attached};
 use super::shape::Times;
-use super::{AttachmentState, DeviceState, EnvironmentState, State, all_attached, liveness};
+use super::{AttachmentState, DeviceState, EnvironmentState, State, liveness};
 use crate::model::{MemoryAmount, parse_local_time};
 use crate::proc::ProcessTable;
 
 /// The most known environments of one user, and of all users: every user may write the file.
 const MOST_OF_A_USER: usize = 64;
 const MOST_KNOWN: usize = 1_000;
-
-/// Known environments by eid.
-pub(super) type KnownEnvironments = BTreeMap<String, KnownEnvironment>;
-
-/// The last known facts of an environment.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct KnownEnvironment {
-    /// Without its members.
-    pub(super) environment: EnvironmentState,
-    pub(super) devices: BTreeSet<u32>,
-    /// The last time at which a command saw one of its processes with a context on its devices, Unix time.
-    pub(super) context_seconds: Option<f64>,
-}
 
 /// The form in `genv-members.json`.
 #[derive(Serialize, Deserialize)]

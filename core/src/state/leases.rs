@@ -13,6 +13,7 @@ use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
 use super::EnvironmentState;
+use super::data::Leases;
 use super::editable::EditableState;
 use super::own_file;
 
@@ -23,9 +24,6 @@ const PREFIX: &str = "genv-leases-";
 const VERSION: u32 = 1;
 /// The end of the year 9999, Unix time.
 const LATEST_SECONDS: i64 = 253_402_300_799;
-
-/// The ends of leases by environment, Unix time.
-pub(super) type Leases = HashMap<String, f64>;
 
 /// The time until which a user wants an environment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

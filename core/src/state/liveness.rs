@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use super::data::{KnownEnvironments, LostMember, ProcessId};
 use super::fates::{Fate, Fates};
 use super::jobs::NewJobs;
 use super::kernels::EndedKernels;
-use super::known::{self, KnownEnvironments};
-use super::members::{LostMember, ProcessId, Recorded, RecordedMembers};
+use super::known;
+use super::members::{Recorded, RecordedMembers};
 use super::{DeviceState, EnvironmentState, State};
 use crate::proc::{INITIAL_PID_NAMESPACE, Lineage, PidHolder, ProcessTable, own_pid_namespace};
 

@@ -5,6 +5,7 @@ mod attachments;
 mod commit;
 mod confirmed;
 mod corrupt;
+mod data;
 mod device_entry;
 mod device_locks;
 mod directory;
@@ -24,6 +25,7 @@ mod linger;
 pub(crate) mod liveness;
 mod members;
 mod own_file;
+mod queue;
 mod refused;
 mod restore;
 mod salvage;
@@ -39,9 +41,11 @@ mod watched;
 
 use allocate::DeviceUsage;
 pub use confirmed::read_confirmed;
+pub use data::{Activation, AttachmentState, Configuration, DeviceState, EnvironmentState, MemberId, ProcessId};
+use data::{all_attached, attached};
 pub use device_locks::{DeviceLocks, lock_devices};
 pub use directory::{DEFAULT_DIRECTORY, StateDirectory, directory_path};
-pub use editable::{Activation, ChangeError, Configuration, EditableState, MemberId};
+pub use editable::{ChangeError, EditableState};
 pub use expected::Expectation;
 pub use fates::Contexts;
 pub use inventory::Inventory;
@@ -50,17 +54,16 @@ pub use leases::LONGEST_LEASE;
 pub use left_out::LeftOut;
 pub(crate) use linger::{Belonging, belonging};
 pub use linger::{linger_seconds, lingers};
-pub use members::{ProcessId, Recorded, RecordedMembers};
+pub use members::{Recorded, RecordedMembers};
+pub use queue::{RequestedDevices, Waiting, first_and_others, waiting_phrase};
 pub use store::{DEFAULT_PATIENCE, StateStore, StoreError};
 pub use usage::{Usage, UsageProcess, read_usage};
-pub use waiting::{RequestedDevices, Waiting};
 pub use watched::{is_on_network, watched_files};
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 pub use crate::files::{LockError, LockHolder};
-use crate::model::MemoryAmount;
 use crate::proc::ProcessTable;
 
 const ENVIRONMENTS_FILE: &str = "envs.json";
@@ -159,74 +162,4 @@ impl State {
             }
         }
     }
-}
-
-fn attached(devices: &[DeviceState], eid: &str) -> Vec<u32> {
-    let has = |device: &&DeviceState| device.attachments.iter().any(|it| it.eid == eid);
-    devices.iter().filter(has).map(|it| it.index).collect()
-}
-
-fn all_attached(devices: &[DeviceState]) -> HashMap<&str, Vec<u32>> {
-    let mut all: HashMap<&str, Vec<u32>> = HashMap::new();
-    for device in devices {
-        for attachment in &device.attachments {
-            all.entry(&attachment.eid).or_default().push(device.index);
-        }
-    }
-    all
-}
-
-/// One environment of the state files.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct EnvironmentState {
-    /// Environment id.
-    pub eid: String,
-    /// Owner.
-    pub uid: u32,
-    /// The owner's name, as the file claims.
-    pub username: Option<String>,
-    /// When it was activated, Unix time.
-    pub created_timestamp_seconds: Option<f64>,
-    /// Configured name.
-    pub name: Option<String>,
-    /// Configured device count.
-    pub gpus: Option<u32>,
-    /// Configured memory per device.
-    pub gpu_memory: Option<MemoryAmount>,
-    /// Member processes, including jobs.
-    pub pids: Vec<u32>,
-    /// Member Jupyter kernels.
-    pub kernel_ids: Vec<String>,
-}
-
-impl EnvironmentState {
-    /// Whether a process or kernel is a member.
-    pub fn has(&self, member: &MemberId) -> bool {
-        match member {
-            MemberId::Process(pid) => self.pids.contains(pid),
-            MemberId::Kernel(id) => self.kernel_ids.contains(id),
-        }
-    }
-}
-
-/// One device of the state files.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct DeviceState {
-    /// Index of the whole GPU.
-    pub index: u32,
-    /// Memory of the device, as written.
-    pub total_memory: Option<MemoryAmount>,
-    /// Environments attached to it, in the file's order.
-    pub attachments: Vec<AttachmentState>,
-}
-
-/// One attachment of the state files.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AttachmentState {
-    /// Environment id.
-    pub eid: String,
-    /// Memory claimed; absent: the whole device.
-    pub gpu_memory: Option<MemoryAmount>,
-    /// When it was attached, Unix time.
-    pub attached_timestamp_seconds: Option<f64>,
 }

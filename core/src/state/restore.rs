@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::data::{LostMember, ProcessId};
 use super::jobs::{processes_of, reads_environs_of};
-use super::members::{LostMember, ProcessId};
 use super::{EnvironmentState, State, attachments};
 use crate::proc::{Claim, Named, ProcessRead, ProcessRequest, ProcessSource, ProcessTable, own_pid_namespace};
 

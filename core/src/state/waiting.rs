@@ -4,7 +4,7 @@
 //! its own file, `genv-waiting-PID`, which no other user may write: the kernel shows the holder of the lock and the
 //! owner of the file. The file contains the request of the process ([`RequestedDevices`]).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,20 +12,15 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, fchmod, fcntl_lock, fstat, unlinkat};
 use rustix::io::Errno;
 use rustix::process::{Flock, FlockType, fcntl_getlk, geteuid};
-use serde::{Deserialize, Serialize};
 
-use super::allocate::{AttachRequest, DeviceKind, Selection};
 use super::commit::FILES;
 use super::confirmed;
 use super::corrupt;
+use super::data::ProcessId;
 use super::leases;
-use super::members::ProcessId;
+use super::queue::{MOST_OF_ONE_USER, RequestedDevices, Waiting};
 use crate::files::{self, Disk, RealDisk, is_in_place, is_leftover, is_regular};
-use crate::model::MemoryAmount;
 use crate::proc::{ProcessRequest, ProcessSource, ProcessTable};
-
-/// The number of places of one user in the queue.
-pub(super) const MOST_OF_ONE_USER: usize = 8;
 
 /// The number of directory entries that are searched for leftovers of killed commands: every user may fill the
 /// directory.
@@ -35,68 +30,6 @@ const MOST_LISTED: usize = 1000;
 const MOST_REQUEST_BYTES: u64 = 1024;
 
 const PREFIX: &str = "genv-waiting-";
-
-/// A process that waits for devices.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
-    /// Its pid.
-    pub pid: u32,
-    /// Its user.
-    pub uid: u32,
-    /// Its request; absent if its file has none, as with earlier versions of this program.
-    pub request: Option<RequestedDevices>,
-    /// The last change of its file, Unix time in seconds: when it began to wait.
-    pub since_timestamp_seconds: Option<i64>,
-}
-
-/// The devices that a process waits for, as its user states them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct RequestedDevices {
-    /// The number of devices in all; absent if particular devices are requested.
-    pub gpus: Option<u32>,
-    /// The index of the only particular device that is requested.
-    pub index: Option<u32>,
-    /// The indices of all particular devices that are requested.
-    pub indices: BTreeSet<u32>,
-    /// The requested types, see [`DeviceKind::types`](super::allocate::DeviceKind::types).
-    pub gpu_types: Vec<String>,
-    /// The least total memory of each device, bytes.
-    pub gpu_memory_at_least_bytes: Option<u64>,
-    /// The memory of each device, bytes; absent if all of it is requested.
-    pub gpu_memory_bytes: Option<u64>,
-}
-
-impl RequestedDevices {
-    pub(super) fn new(request: &AttachRequest, memory: Option<MemoryAmount>) -> Self {
-        let (gpus, indices) = match &request.selection {
-            Selection::Count(gpus) => (Some(*gpus), BTreeSet::new()),
-            Selection::Indices(indices) => (None, indices.clone()),
-        };
-        Self {
-            gpus,
-            index: indices.first().copied().filter(|_| indices.len() == 1),
-            indices,
-            gpu_types: request.kind.types.clone(),
-            gpu_memory_at_least_bytes: request.kind.memory_at_least.map(MemoryAmount::bytes),
-            gpu_memory_bytes: memory.map(MemoryAmount::bytes),
-        }
-    }
-
-    /// The indices of all particular devices that are requested. Earlier versions write one index alone.
-    pub fn named(&self) -> impl Iterator<Item = u32> {
-        let index = self.index.filter(|it| !self.indices.contains(it));
-        self.indices.iter().copied().chain(index)
-    }
-
-    /// The devices that a requested number is about.
-    pub fn kind(&self) -> DeviceKind {
-        DeviceKind {
-            types: self.gpu_types.clone(),
-            memory_at_least: self.gpu_memory_at_least_bytes.map(MemoryAmount::from_bytes),
-        }
-    }
-}
 
 /// The place of this process in the queue. Other processes see it as long as the value lives.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use genv_core::collect::{occupation, processes_on};
 use genv_core::model::{Device, MemoryAmount, Snapshot};
 use genv_core::outside;
 use genv_core::state::allocate::{MIG_UNSPLIT_REMEDY, Occupation, fits, in_mig_mode_unsplit};
-use genv_core::state::{DeviceState, Inventory, Waiting};
+use genv_core::state::{DeviceState, Inventory, Waiting, waiting_phrase};
 use serde::Serialize;
 
 use crate::ago::now_seconds;
@@ -17,7 +17,6 @@ use crate::lease;
 use crate::local_snapshot;
 use crate::machine::Machine;
 use crate::output::{Cell, DOUBTFUL, GOOD, Table, TableFlags, counted, print_json, print_note, stdout};
-use crate::queue::waiting_phrase;
 
 const EXAMPLE: &str = "Example: list devices with at least 10 GB of unclaimed memory
   genv free --gpu-memory 10g";

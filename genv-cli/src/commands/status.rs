@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 
 use clap::Args;
-use genv_core::state::{EnvironmentState, State};
+use genv_core::state::{EnvironmentState, State, waiting_phrase};
 use serde_json::json;
 
 use crate::announce::indices;
@@ -13,7 +13,6 @@ use crate::lease;
 use crate::machine::Machine;
 use crate::output::{JsonFlag, harmless, print, print_json};
 use crate::own_environment;
-use crate::queue::waiting_phrase;
 use crate::shell::visible;
 
 /// Show the environment of this shell and its devices.

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use genv_core::state::{EditableState, Waiting};
+use genv_core::state::{EditableState, Waiting, first_and_others};
 
-use super::{ATTACH_USED, first_and_others, is_set};
+use super::{ATTACH_USED, is_set};
 use crate::machine::Survey;
 use crate::output::{harmless, print_note};
 

@@ -13,9 +13,9 @@ use added::Added;
 use anyhow::{Context as _, ensure};
 use clap::Args;
 use genv_core::duration::parse_duration;
-use genv_core::proc::{ProcReader, ProcessRequest, ProcessSource as _, username};
+use genv_core::proc::{ProcReader, ProcessRequest, ProcessSource as _};
 use genv_core::state::allocate::{DeviceKind, DeviceUsage};
-use genv_core::state::{EditableState, State, StoreError, Waiting};
+use genv_core::state::{EditableState, State, StoreError};
 use refusal::{blocking_uses, is_refusal, timed_out_message};
 use signal_hook::low_level::emulate_default_handler;
 use status::QueueStatus;
@@ -24,7 +24,7 @@ use wait_display::WaitDisplay;
 use crate::ago::whole_units;
 use crate::failure::Failure;
 use crate::machine::{Machine, NoSample, Survey};
-use crate::output::{harmless, print_note};
+use crate::output::print_note;
 use crate::shell::Caller;
 
 /// The interval of attempts while waiting. The state is not locked in between.
@@ -291,24 +291,6 @@ impl Waiter<'_> {
             print_note(&error.to_string());
         }
     }
-}
-
-/// The waiting processes as the beginning of a sentence.
-pub(crate) fn waiting_phrase(waiting: &[Waiting]) -> String {
-    let who = first_and_others(waiting).unwrap_or_else(|| "another process".to_owned());
-    let wait = if waiting.len() < 2 { "waits" } else { "wait" };
-    format!("{who} {wait}")
-}
-
-/// The first of the waiting processes with user and pid, and the number of others.
-fn first_and_others(waiting: &[Waiting]) -> Option<String> {
-    let first = waiting.first()?;
-    let first = format!("{} (process {})", harmless(&username(first.uid)), first.pid);
-    Some(match waiting.len() {
-        1 => first,
-        2 => format!("{first} and 1 other"),
-        all => format!("{first} and {} others", all - 1),
-    })
 }
 
 /// Checks that the models or memory sizes for a kind are known.

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub use kind::DeviceKind;
 pub use refusal::{AllocateError, Holder, MIG_UNSPLIT_REMEDY, ModelCount, Shortage, in_mig_mode_unsplit};
 
-use super::{AttachmentState, DeviceState};
+use super::data::{AttachmentState, DeviceState};
 use crate::model::MemoryAmount;
 use crate::outside::OutsideUse;
 

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::{ChangeError, EditableState};
-use crate::state::AttachmentState;
 use crate::state::allocate::{self, AllocateError, AttachRequest};
 use crate::state::attachments;
+use crate::state::data::AttachmentState;
 use crate::state::inventory::Inventory;
-use crate::state::waiting::RequestedDevices;
+use crate::state::queue::RequestedDevices;
 
 impl EditableState {
     /// Records the GPUs of the machine: new ones are added, lost ones stay.

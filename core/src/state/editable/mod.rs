@@ -9,16 +9,14 @@ use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
 use super::allocate::AllocateError;
-use super::attachments::Visible;
+use super::data::{
+    Activation, Configuration, DeviceState, EnvironmentState, KnownEnvironment, KnownEnvironments, Leases, LostMember,
+    MemberId, ProcessId, Visible,
+};
 use super::inventory;
 use super::jobs::reads_environs_of;
-use super::known::{KnownEnvironment, KnownEnvironments};
-use super::leases::Leases;
 use super::liveness::end_environments;
-use super::members::{LostMember, ProcessId};
-use super::waiting::{RequestedDevices, Waiting};
-use super::{DeviceState, EnvironmentState};
-use crate::model::MemoryAmount;
+use super::queue::{RequestedDevices, Waiting};
 
 /// Environments, devices and the queue, to be changed as one.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,35 +40,6 @@ pub struct EditableState {
     /// The last request of this change.
     pub(super) requested: Option<RequestedDevices>,
     pub(super) now_seconds: f64,
-}
-
-/// A member of an environment.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum MemberId {
-    /// A process, by pid.
-    Process(u32),
-    /// A Jupyter kernel, by id.
-    Kernel(String),
-}
-
-/// The effect of [`EditableState::activate`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
-    /// The environment is new.
-    Created,
-    /// The environment existed.
-    Joined,
-}
-
-/// The configuration of an environment.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Configuration {
-    /// Its name.
-    pub name: Option<String>,
-    /// The number of devices.
-    pub gpus: Option<u32>,
-    /// The memory on each device; absent: all.
-    pub gpu_memory: Option<MemoryAmount>,
 }
 
 /// Why the state cannot be changed as requested.
@@ -117,7 +86,7 @@ impl EditableState {
 
     /// Indices of the devices that an environment is attached to.
     pub fn attached(&self, eid: &str) -> Vec<u32> {
-        super::attached(&self.devices, eid)
+        super::data::attached(&self.devices, eid)
     }
 
     /// Adds a member to an environment, which is created if it does not exist.

@@ -3,9 +3,9 @@
 use rustix::process::geteuid;
 
 use super::EditableState;
-use crate::state::Expectation;
 use crate::state::allocate::DeviceUsage;
-use crate::state::waiting::{MOST_OF_ONE_USER, RequestedDevices, Waiting};
+use crate::state::expected::Expectation;
+use crate::state::queue::{MOST_OF_ONE_USER, RequestedDevices, Waiting};
 
 impl EditableState {
     /// Puts a process of the caller into the queue for devices, unless the queue has the process; returns the number of

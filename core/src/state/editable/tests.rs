@@ -1,6 +1,7 @@
 use super::*;
+use crate::model::MemoryAmount;
 use crate::state::allocate::{AttachRequest, Selection};
-use crate::state::waiting::MOST_OF_ONE_USER;
+use crate::state::queue::MOST_OF_ONE_USER;
 use crate::state::{AttachmentState, Inventory};
 
 pub(in crate::state) fn machine(mebibytes: &[u64]) -> EditableState {

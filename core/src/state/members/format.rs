@@ -6,11 +6,12 @@ use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{LostMember, MemberRecord, ProcessId, RecordedMembers};
+use super::{MemberRecord, RecordedMembers};
 use crate::model::{initial_pid_namespace, is_initial_pid_namespace, parse_local_time};
+use crate::state::data::{KnownEnvironment, LostMember, ProcessId};
 use crate::state::document::{self, Document, Format, NotADocument, ReadContext};
 use crate::state::file::MOST_MEMBERS_BYTES;
-use crate::state::known::{FileKnown, KnownEnvironment};
+use crate::state::known::FileKnown;
 use crate::state::shape::{self, DevicesDocument, Times};
 use crate::state::strangers::Strangers;
 use crate::state::{MEMBERS_FILE, salvage, value};

@@ -15,24 +15,13 @@ mod tests;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 pub(super) use format::{FORMAT, boot_id};
-use serde::{Deserialize, Serialize};
 
-use super::known::KnownEnvironments;
+use super::data::{DeviceState, EnvironmentState, KnownEnvironments, LostMember, ProcessId};
 use super::strangers::Strangers;
-use super::{DeviceState, EnvironmentState};
 use crate::model::Joined;
 
 /// The start of no process.
 pub(super) const NEVER_TICKS: u64 = u64::MAX;
-
-/// The identity of a process. A later process with the same pid has another one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct ProcessId {
-    /// Its pid.
-    pub pid: u32,
-    /// Its start in clock ticks since boot: field 22 of `/proc/PID/stat`.
-    pub start_time_ticks: u64,
-}
 
 /// An environment and the pid of a member, in the member's pid namespace.
 pub(super) type MemberKey = (String, u32);
@@ -55,19 +44,6 @@ pub struct RecordedMembers {
     pub(super) known: KnownEnvironments,
     /// Listed processes that are not members, whatever the records claim.
     pub(super) strangers: Strangers,
-}
-
-/// A member of an environment whose record is lost. While the member lives, the environment keeps its devices.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct LostMember {
-    pub(super) eid: String,
-    /// When the environment was created, Unix time.
-    pub(super) created_seconds: Option<i64>,
-    pub(super) process: ProcessId,
-    /// The inode of its pid namespace.
-    pub(super) pid_namespace: u64,
-    /// See [`RecordedMembers::is_job`].
-    pub(super) is_job: bool,
 }
 
 /// The most lost members: every user may write the file.

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::proc::{ProcessRequest, ProcessSource, ProcessTable};
-use crate::state::attachments::{self, Visible};
+use crate::state::attachments;
+use crate::state::data::Visible;
 use crate::state::editable::EditableState;
 use crate::state::fates::{self, Contexts, Fate, Fates};
 use crate::state::kernels::Kernels;

@@ -21,8 +21,8 @@ use super::liveness;
 use super::refused;
 use super::restore;
 use super::state_lock::{self, StateLock};
-use super::waiting::{self, QueuePlace, Waiting};
-use super::{EnvironmentState, State, StateDirectory, StateError, directory};
+use super::waiting::{self, QueuePlace};
+use super::{EnvironmentState, State, StateDirectory, StateError, Waiting, directory};
 use crate::files::{Disk, LockError, LockHolder, RealDisk};
 use crate::proc::{ProcReader, ProcessSource, ProcessTable};
 

@@ -8,8 +8,8 @@ use rustix::fs::fstat;
 
 use super::{StateStore, StoreError};
 use crate::proc::{ProcessTable, UserNamespace};
-use crate::state::attachments::Visible;
 use crate::state::commit::{self, FileWriter, Loaded};
+use crate::state::data::Visible;
 use crate::state::editable::EditableState;
 use crate::state::fates::Fates;
 use crate::state::jobs;
@@ -17,8 +17,8 @@ use crate::state::kernels::EndedKernels;
 use crate::state::restore::{self, Restored};
 use crate::state::shape::Times;
 use crate::state::state_lock::StateLock;
-use crate::state::waiting::{self, QueuePlace, Waiting};
-use crate::state::{DeviceState, State, confirmed, directory, known, leases, liveness};
+use crate::state::waiting::{self, QueuePlace};
+use crate::state::{DeviceState, State, Waiting, confirmed, directory, known, leases, liveness};
 
 impl StateStore {
     /// Changes the state under the lock. If the change fails, no file is written.

@@ -4,8 +4,9 @@ use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
-use super::super::allocate::DeviceKind;
+use super::super::allocate::{AttachRequest, DeviceKind, Selection};
 use super::*;
+use crate::model::MemoryAmount;
 use crate::patience::until;
 
 /// A process that holds a lock (fcntl(2)) on a file with this mode, until the process is killed.
