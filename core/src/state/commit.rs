@@ -4,18 +4,19 @@
 //! next command repairs the state: it drops recorded members that `envs.json` lacks, and attachments of ended
 //! environments.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use jiff::tz::TimeZone;
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
 use super::attachments;
+use super::change::EditableState;
 use super::confirmed;
 use super::data::{ProcessId, Visible};
 use super::document::{self, Document, Format, ReadContext};
-use super::editable::EditableState;
 use super::file::{self, ReadError, Version};
 use super::known;
 use super::leases;
@@ -158,12 +159,27 @@ impl Loaded {
             jobs: jobs.collect(),
             known: self.state.recorded.known.clone(),
             leases: self.state.leases.clone(),
+            lost_owners: self.lost_owners(table),
+            uid: geteuid().as_raw(),
             devices_known: false,
             requested: None,
             now_seconds,
         };
         editable.attach_visible();
         editable
+    }
+
+    /// The users of the living ones among the lost members, by environment. `table` has the members.
+    fn lost_owners(&self, table: &ProcessTable) -> BTreeMap<String, BTreeSet<u32>> {
+        let mut owners: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
+        for member in &self.state.recorded.lost {
+            let found = table.living(member.process.pid);
+            let found = found.filter(|it| it.start_time_ticks == member.process.start_time_ticks);
+            if let Some(uid) = found.and_then(|it| it.uid) {
+                owners.entry(member.eid.clone()).or_default().insert(table.owner(uid));
+            }
+        }
+        owners
     }
 }
 

@@ -13,8 +13,8 @@ use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
 use super::EnvironmentState;
+use super::change::EditableState;
 use super::data::Leases;
-use super::editable::EditableState;
 use super::own_file;
 
 /// The longest remaining time of a lease.

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::data::{KnownEnvironments, LostMember, ProcessId};
+use super::change::end_environments;
+use super::data::{LostMember, ProcessId};
 use super::fates::{Fate, Fates};
 use super::jobs::NewJobs;
 use super::kernels::EndedKernels;
 use super::known;
 use super::members::{Recorded, RecordedMembers};
-use super::{DeviceState, EnvironmentState, State};
+use super::{EnvironmentState, State};
 use crate::proc::{INITIAL_PID_NAMESPACE, Lineage, PidHolder, ProcessTable, own_pid_namespace};
 
 /// The time by which a member may seem to be younger than the state file.
@@ -278,27 +279,6 @@ pub(super) fn forget_kernels(environments: &mut [EnvironmentState], ended: &Ende
         }
     }
     without
-}
-
-/// Removes environments without a member, and attachments of environments that do not exist. An environment that a
-/// damaged file lost keeps its attachments while one of its members may live, and while it is known: a command that can
-/// read the processes of its user decides on it.
-pub(super) fn end_environments(
-    environments: &mut Vec<EnvironmentState>,
-    devices: &mut [DeviceState],
-    lost: &[LostMember],
-    known: &KnownEnvironments,
-) {
-    let listed: HashSet<String> = environments.iter().map(|it| it.eid.clone()).collect();
-    let missing = known.keys().filter(|eid| !listed.contains(*eid));
-    environments.retain(|environment| !environment.pids.is_empty() || !environment.kernel_ids.is_empty());
-    let lost = lost.iter().map(|it| it.eid.as_str());
-    let eids: HashSet<&str> =
-        environments.iter().map(|it| it.eid.as_str()).chain(lost).chain(missing.map(String::as_str)).collect();
-    for device in devices {
-        let attachments = &mut device.attachments;
-        attachments.retain(|attachment| eids.contains(attachment.eid.as_str()));
-    }
 }
 
 #[cfg(test)]

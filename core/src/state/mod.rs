@@ -2,6 +2,7 @@
 
 pub mod allocate;
 mod attachments;
+mod change;
 mod commit;
 mod confirmed;
 mod corrupt;
@@ -10,7 +11,6 @@ mod device_entry;
 mod device_locks;
 mod directory;
 mod document;
-mod editable;
 mod entries;
 mod expected;
 mod fates;
@@ -40,12 +40,12 @@ mod waiting;
 mod watched;
 
 use allocate::DeviceUsage;
+pub use change::{ChangeError, EditableState};
 pub use confirmed::read_confirmed;
 pub use data::{Activation, AttachmentState, Configuration, DeviceState, EnvironmentState, MemberId, ProcessId};
 use data::{all_attached, attached};
 pub use device_locks::{DeviceLocks, lock_devices};
 pub use directory::{DEFAULT_DIRECTORY, StateDirectory, directory_path};
-pub use editable::{ChangeError, EditableState};
 pub use expected::Expectation;
 pub use fates::Contexts;
 pub use inventory::Inventory;

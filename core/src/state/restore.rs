@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::data::{LostMember, ProcessId};
 use super::jobs::{processes_of, reads_environs_of};
-use super::{EnvironmentState, State, attachments};
+use super::{EnvironmentState, State, change};
 use crate::proc::{Claim, Named, ProcessRead, ProcessRequest, ProcessSource, ProcessTable, own_pid_namespace};
 
 /// An environment, restored by the evidence of its processes.
@@ -106,7 +106,7 @@ pub(super) fn apply(state: &mut State, restored: Vec<Restored>, now_seconds: f64
             recorded.record(&eid, created, process, namespace, is_job);
         }
         if state.attached(&eid).is_empty() {
-            attachments::attach_free(&mut state.devices, &environment, &visible, now_seconds);
+            change::attach_free(&mut state.devices, &environment, &visible, now_seconds);
         }
         state.environments.push(environment);
     }

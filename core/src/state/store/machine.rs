@@ -5,8 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::proc::{ProcessRequest, ProcessSource, ProcessTable};
 use crate::state::attachments;
+use crate::state::change::EditableState;
 use crate::state::data::Visible;
-use crate::state::editable::EditableState;
 use crate::state::fates::{self, Contexts, Fate, Fates};
 use crate::state::kernels::Kernels;
 use crate::state::restore::{self, Restored};

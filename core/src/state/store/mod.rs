@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use machine::Machine;
 
-use super::attachments;
+use super::change;
 use super::commit::Loaded;
 use super::fates::Contexts;
 use super::jobs::{self, FindEnvironments, NewJobs};
@@ -238,7 +238,7 @@ impl StateStore {
             let now_seconds = self.machine.now_seconds();
             liveness::clean(&mut state, &table, &ended, &fates, now_seconds);
             restore::apply(&mut state, restored, now_seconds);
-            attachments::attach_visible(
+            change::attach_visible(
                 &mut state.devices,
                 &state.environments,
                 &mut state.recorded.bare,

@@ -8,9 +8,9 @@ use rustix::fs::fstat;
 
 use super::{StateStore, StoreError};
 use crate::proc::{ProcessTable, UserNamespace};
+use crate::state::change::EditableState;
 use crate::state::commit::{self, FileWriter, Loaded};
 use crate::state::data::Visible;
-use crate::state::editable::EditableState;
 use crate::state::fates::Fates;
 use crate::state::jobs;
 use crate::state::kernels::EndedKernels;

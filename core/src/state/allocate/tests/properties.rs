@@ -2,7 +2,7 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::*;
-use crate::state::editable;
+use crate::state::change;
 
 prop_compose! {
     fn any_step()(
@@ -27,12 +27,12 @@ proptest! {
         steps in proptest::collection::vec(any_step(), 1..12),
         totals in proptest::collection::vec(4..17_u64, 1..5),
     ) {
-        let mut state = editable::tests::machine(
+        let mut state = change::tests::machine(
             &totals.iter().map(|gibibytes| gibibytes << 10).collect::<Vec<_>>(),
         );
         for step in steps {
             let eid = step.environment.to_string();
-            editable::tests::configure(
+            change::tests::configure(
                 &mut state,
                 &eid,
                 step.memory.map(|gibibytes| MemoryAmount::mebibytes(gibibytes << 10)),
@@ -83,14 +83,14 @@ proptest! {
         steps in proptest::collection::vec(any_step(), 1..8),
         count in 0..7_u32,
     ) {
-        let mut state = editable::tests::machine(&[16 << 10; 4]);
+        let mut state = change::tests::machine(&[16 << 10; 4]);
         for step in steps {
             let eid = step.environment.to_string();
-            editable::tests::configure(&mut state, &eid, None);
+            change::tests::configure(&mut state, &eid, None);
             let request = over(Selection::Count(step.busy.len().try_into().unwrap()));
             state.attach(&eid, &request).unwrap();
         }
-        editable::tests::configure(&mut state, "x", None);
+        change::tests::configure(&mut state, "x", None);
         let attached = state.attach("x", &over(Selection::Count(count)));
         prop_assert_eq!(attached.is_ok(), count <= 4);
     }

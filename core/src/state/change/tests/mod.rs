@@ -1,8 +1,11 @@
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
 use super::*;
 use crate::model::MemoryAmount;
 use crate::state::allocate::{AttachRequest, Selection};
+use crate::state::data::{Activation, AttachmentState, Configuration, KnownEnvironments, Leases, MemberId, Visible};
+use crate::state::inventory::Inventory;
 use crate::state::queue::MOST_OF_ONE_USER;
-use crate::state::{AttachmentState, Inventory};
 
 pub(in crate::state) fn machine(mebibytes: &[u64]) -> EditableState {
     let mut state = EditableState {
@@ -15,6 +18,8 @@ pub(in crate::state) fn machine(mebibytes: &[u64]) -> EditableState {
         jobs: HashSet::new(),
         known: KnownEnvironments::new(),
         leases: Leases::new(),
+        lost_owners: BTreeMap::new(),
+        uid: 0,
         devices_known: false,
         requested: None,
         now_seconds: 1000.5,

@@ -1,45 +1,44 @@
 //! The state while it is being changed, under the lock.
 
-mod devices;
-mod queue;
-#[cfg(test)]
-pub(in crate::state) mod tests;
-
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
-use super::allocate::AllocateError;
-use super::data::{
+use super::ends::end_environments;
+use crate::state::allocate::{AllocateError, DeviceUsage};
+use crate::state::data::{
     Activation, Configuration, DeviceState, EnvironmentState, KnownEnvironment, KnownEnvironments, Leases, LostMember,
-    MemberId, ProcessId, Visible,
+    MemberId, ProcessId, Visible, attached,
 };
-use super::inventory;
-use super::jobs::reads_environs_of;
-use super::liveness::end_environments;
-use super::queue::{RequestedDevices, Waiting};
+use crate::state::expected::Expectation;
+use crate::state::inventory;
+use crate::state::queue::{MOST_OF_ONE_USER, RequestedDevices, Waiting};
 
 /// Environments, devices and the queue, to be changed as one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EditableState {
-    pub(super) environments: Vec<EnvironmentState>,
-    pub(super) devices: Vec<DeviceState>,
+    pub(in crate::state) environments: Vec<EnvironmentState>,
+    pub(in crate::state) devices: Vec<DeviceState>,
     /// Processes that wait for devices, first come first.
-    pub(super) queue: Vec<Waiting>,
+    pub(in crate::state) queue: Vec<Waiting>,
     /// Members of environments whose records a damaged file has lost.
-    pub(super) lost: Vec<LostMember>,
+    pub(in crate::state) lost: Vec<LostMember>,
     /// Environments whose devices a damaged file has lost.
-    pub(super) bare: BTreeSet<String>,
-    pub(super) visible: Visible,
+    pub(in crate::state) bare: BTreeSet<String>,
+    pub(in crate::state) visible: Visible,
     /// Members that are jobs: the environment and the pid of each.
-    pub(super) jobs: HashSet<(String, u32)>,
+    pub(in crate::state) jobs: HashSet<(String, u32)>,
     /// Last facts of environments that hold devices, and of those that may be restored.
-    pub(super) known: KnownEnvironments,
-    pub(super) leases: Leases,
+    pub(in crate::state) known: KnownEnvironments,
+    pub(in crate::state) leases: Leases,
+    /// The users of the living ones among the lost members, by environment.
+    pub(in crate::state) lost_owners: BTreeMap<String, BTreeSet<u32>>,
+    /// The user who changes the state.
+    pub(in crate::state) uid: u32,
     /// Whether the devices of the machine were read, even if it has none.
-    pub(super) devices_known: bool,
+    pub(in crate::state) devices_known: bool,
     /// The last request of this change.
-    pub(super) requested: Option<RequestedDevices>,
-    pub(super) now_seconds: f64,
+    pub(in crate::state) requested: Option<RequestedDevices>,
+    pub(in crate::state) now_seconds: f64,
 }
 
 /// Why the state cannot be changed as requested.
@@ -72,6 +71,13 @@ impl EditableState {
         self.lost.iter().map(|it| (it.eid.as_str(), it.process))
     }
 
+    /// The users of the living members of an environment whose record a damaged file lost; absent if no member of it is
+    /// recorded.
+    pub fn lost_owners(&self, eid: &str) -> Option<BTreeSet<u32>> {
+        let is_lost = self.lost.iter().any(|it| it.eid == eid);
+        is_lost.then(|| self.lost_owners.get(eid).cloned().unwrap_or_default())
+    }
+
     /// The environments without a record that may be restored, each with its user: a damaged file lost them, or genv 1.x
     /// cleared them.
     pub fn restorable(&self) -> impl Iterator<Item = (&str, u32)> {
@@ -86,7 +92,7 @@ impl EditableState {
 
     /// Indices of the devices that an environment is attached to.
     pub fn attached(&self, eid: &str) -> Vec<u32> {
-        super::data::attached(&self.devices, eid)
+        attached(&self.devices, eid)
     }
 
     /// Adds a member to an environment, which is created if it does not exist.
@@ -162,7 +168,7 @@ impl EditableState {
 
     /// Prevents the restoration of an environment that genv 1.x cleared, after its user has left it.
     fn forget_cleared(&mut self, eid: &str) {
-        let is_own = |known: &KnownEnvironment| reads_environs_of(known.environment.uid);
+        let is_own = |known: &KnownEnvironment| [0, known.environment.uid].contains(&self.uid);
         if self.environment(eid).is_none() && self.known.get(eid).is_some_and(is_own) {
             self.known.remove(eid);
         }
@@ -232,12 +238,53 @@ impl EditableState {
         self.end_environments();
     }
 
+    /// Puts a process of the caller into the queue for devices, unless the queue has the process; returns the number of
+    /// processes before it. An ended process leaves the queue. A user has a limited number of places; a process
+    /// without a place comes behind all others.
+    pub fn enqueue(&mut self, pid: u32, request: Option<RequestedDevices>) -> usize {
+        let uid = self.uid;
+        let is_own = |waiting: &&Waiting| waiting.uid == uid;
+        match self.queue_position(pid) {
+            Some(position) => self.queue[position].request = request,
+            None if self.queue.iter().filter(is_own).count() < MOST_OF_ONE_USER => {
+                self.queue.push(Waiting { pid, uid, request, since_timestamp_seconds: None });
+            }
+            None => {}
+        }
+        self.queue_position(pid).unwrap_or(self.queue.len())
+    }
+
+    /// The devices that the last [`EditableState::attach`] of this change asked for.
+    pub const fn requested(&self) -> Option<&RequestedDevices> {
+        self.requested.as_ref()
+    }
+
+    /// The number of processes before a process in the queue.
+    pub fn queue_position(&self, pid: u32) -> Option<usize> {
+        self.queue.iter().position(|waiting| waiting.pid == pid)
+    }
+
+    /// The waiting processes, in order of arrival.
+    pub fn queue(&self) -> &[Waiting] {
+        &self.queue
+    }
+
+    /// The expected times at which devices become free.
+    pub fn expectation<'a>(&'a self, usage: &'a DeviceUsage) -> Expectation<'a> {
+        Expectation { devices: &self.devices, leases: &self.leases, usage, now_seconds: self.now_seconds }
+    }
+
+    /// Removes a process from the queue.
+    pub fn leave_queue(&mut self, pid: u32) {
+        self.queue.retain(|waiting| waiting.pid != pid);
+    }
+
     fn end_environments(&mut self) {
         end_environments(&mut self.environments, &mut self.devices, &self.lost, &self.known);
     }
 
     /// Fills gaps, so that both files can be written in the shape of genv 1.4.3.
-    pub(super) fn normalize(&mut self) {
+    pub(in crate::state) fn normalize(&mut self) {
         inventory::fill_gaps(&mut self.devices);
         for environment in &mut self.environments {
             let created = &mut environment.created_timestamp_seconds;

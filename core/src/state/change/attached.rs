@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::{ChangeError, EditableState};
+use super::state::{ChangeError, EditableState};
 use crate::state::allocate::{self, AllocateError, AttachRequest};
-use crate::state::attachments;
-use crate::state::data::AttachmentState;
+use crate::state::data::{AttachmentState, DeviceState, EnvironmentState, Visible};
 use crate::state::inventory::Inventory;
 use crate::state::queue::RequestedDevices;
 
@@ -19,13 +18,7 @@ impl EditableState {
 
     /// Attaches environments with lost devices, once devices are known.
     pub(in crate::state) fn attach_visible(&mut self) {
-        attachments::attach_visible(
-            &mut self.devices,
-            &self.environments,
-            &mut self.bare,
-            &self.visible,
-            self.now_seconds,
-        );
+        attach_visible(&mut self.devices, &self.environments, &mut self.bare, &self.visible, self.now_seconds);
     }
 
     /// Attaches an environment to devices with its configured memory; returns the indices of all its devices. Devices
@@ -106,5 +99,45 @@ impl EditableState {
         self.devices.clear();
         self.bare.clear();
         self.merge_inventory(inventory);
+    }
+}
+
+/// Attaches bare environments to the free devices that are visible to their processes. Without a known device they stay
+/// bare.
+pub(in crate::state) fn attach_visible(
+    devices: &mut [DeviceState],
+    environments: &[EnvironmentState],
+    bare: &mut BTreeSet<String>,
+    visible: &Visible,
+    now_seconds: f64,
+) {
+    if devices.is_empty() || bare.is_empty() {
+        return;
+    }
+    for environment in environments {
+        let Some(visible) = visible.get(&environment.eid) else {
+            continue;
+        };
+        if !bare.remove(&environment.eid) {
+            continue;
+        }
+        attach_free(devices, environment, visible, now_seconds);
+    }
+}
+
+/// Attaches an environment to the free ones of these devices.
+pub(in crate::state) fn attach_free(
+    devices: &mut [DeviceState],
+    environment: &EnvironmentState,
+    indices: &BTreeSet<u32>,
+    now_seconds: f64,
+) {
+    let is_free = |device: &&mut DeviceState| indices.contains(&device.index) && device.attachments.is_empty();
+    for device in devices.iter_mut().filter(is_free) {
+        device.attachments.push(AttachmentState {
+            eid: environment.eid.clone(),
+            gpu_memory: environment.gpu_memory,
+            attached_timestamp_seconds: Some(now_seconds),
+        });
     }
 }
