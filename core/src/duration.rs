@@ -48,6 +48,12 @@ pub fn interval_of_seconds(seconds: f64) -> Result<Duration, DurationError> {
     as_interval(Duration::try_from_secs_f64(seconds).map_err(|_| DurationError::NoInterval)?)
 }
 
+/// `366 days`, rounded up.
+pub fn days(duration: Duration) -> String {
+    let seconds = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
+    format!("{} days", seconds.div_ceil(86_400))
+}
+
 fn as_interval(duration: Duration) -> Result<Duration, DurationError> {
     if (SHORTEST_INTERVAL..=LONGEST_INTERVAL).contains(&duration) {
         return Ok(duration);

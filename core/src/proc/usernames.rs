@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
+use crate::text::harmless;
+
 /// How long a name is kept: name services are slow, and names rarely change.
 const NAME_LIFETIME: Duration = Duration::from_secs(300);
 
@@ -21,6 +23,16 @@ pub fn username(uid: u32) -> String {
 /// The passwd name of a user, if it is not empty and valid UTF-8. The call may wait for the network.
 pub fn find_username(uid: u32) -> Option<String> {
     usable(look_up(uid))
+}
+
+/// `root(0)`, or `54321` without a name. The call may wait for the network.
+pub fn shown_user(uid: u32) -> String {
+    user_with_uid(uid, find_username(uid).as_deref())
+}
+
+/// `root(0)`, or `54321` without a name.
+pub fn user_with_uid(uid: u32, name: Option<&str>) -> String {
+    name.map_or_else(|| uid.to_string(), |name| format!("{}({uid})", harmless(name)))
 }
 
 /// Asks the name service (getpwuid_r(3)).

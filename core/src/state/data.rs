@@ -1,6 +1,7 @@
 //! What the state consists of: environments with their members, devices with their attachments, leases.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -147,3 +148,6 @@ pub(super) type Leases = HashMap<String, f64>;
 
 /// The devices that a process of each bare environment sees, by eid.
 pub(super) type Visible = BTreeMap<String, BTreeSet<u32>>;
+
+/// The longest remaining time of a lease.
+pub const LONGEST_LEASE: Duration = Duration::from_secs(366 * 86_400);

@@ -5,7 +5,6 @@
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
-use std::time::Duration;
 
 use rustix::fs::{AtFlags, unlinkat};
 use rustix::io::Errno;
@@ -16,9 +15,6 @@ use super::EnvironmentState;
 use super::change::EditableState;
 use super::data::Leases;
 use super::own_file;
-
-/// The longest remaining time of a lease.
-pub const LONGEST_LEASE: Duration = Duration::from_secs(366 * 86_400);
 
 const PREFIX: &str = "genv-leases-";
 const VERSION: u32 = 1;

@@ -40,9 +40,14 @@ mod waiting;
 mod watched;
 
 use allocate::DeviceUsage;
-pub use change::{ChangeError, EditableState};
+pub use change::{
+    Attached, ChangeError, ConfigurationChange, EditableState, Enter, Facts, Founder, Left, Permission, Policy,
+    Refusal, Reply, Request, Requester, Wish, apply, check_owner_or_root,
+};
 pub use confirmed::read_confirmed;
-pub use data::{Activation, AttachmentState, Configuration, DeviceState, EnvironmentState, MemberId, ProcessId};
+pub use data::{
+    Activation, AttachmentState, Configuration, DeviceState, EnvironmentState, LONGEST_LEASE, MemberId, ProcessId,
+};
 use data::{all_attached, attached};
 pub use device_locks::{DeviceLocks, lock_devices};
 pub use directory::{DEFAULT_DIRECTORY, StateDirectory, directory_path};
@@ -50,7 +55,6 @@ pub use expected::Expectation;
 pub use fates::Contexts;
 pub use inventory::Inventory;
 pub use jobs::FindEnvironments;
-pub use leases::LONGEST_LEASE;
 pub use left_out::LeftOut;
 pub(crate) use linger::{Belonging, belonging};
 pub use linger::{linger_seconds, lingers};

@@ -1,0 +1,85 @@
+//! Who may change an environment.
+
+use super::refusal::Refusal;
+use super::request::Permission;
+use super::state::EditableState;
+use crate::state::data::EnvironmentState;
+
+impl EditableState {
+    /// The environment with this id, if it is the user's.
+    ///
+    /// # Errors
+    /// There is no such environment, or it is another user's.
+    pub(super) fn own(&self, eid: &str, uid: u32, task: &'static str) -> Result<&EnvironmentState, Refusal> {
+        let found = self.environment(eid).ok_or_else(|| Refusal::NoSuchEnvironment { eid: eid.to_owned() })?;
+        check_owner(found, uid, task)?;
+        Ok(found)
+    }
+
+    /// Checks the permission of a user to change an environment. With [`Permission::OwnerOrRoot`] the environment need
+    /// not exist.
+    ///
+    /// # Errors
+    /// The user may not change it.
+    pub(super) fn check(&self, permission: Permission, eid: &str, uid: u32, task: &'static str) -> Result<(), Refusal> {
+        match permission {
+            Permission::Owner => self.own(eid, uid, task).map(drop),
+            Permission::OwnerOrRoot => self.check_may_change(eid, uid, task),
+        }
+    }
+
+    /// Checks that the user may change an environment, if it exists. An environment with a lost record belongs to the
+    /// users of its living members.
+    ///
+    /// # Errors
+    /// The environment belongs to another user.
+    pub fn check_may_change(&self, eid: &str, uid: u32, task: &'static str) -> Result<(), Refusal> {
+        match self.environment(eid) {
+            Some(it) => check_owner_or_root(it.uid, uid, || task_of(task, eid)),
+            None => self.check_lost_record(eid, uid, task),
+        }
+    }
+
+    /// Checks an environment whose record was lost with a damaged file: one of its recorded members must live and run
+    /// as the user. Without a recorded member, an environment that still holds devices belongs to its last known user,
+    /// since its processes may use them.
+    ///
+    /// # Errors
+    /// The environment has a lost record, and the user is neither its user nor root.
+    pub(super) fn check_lost_record(&self, eid: &str, uid: u32, task: &'static str) -> Result<(), Refusal> {
+        let Some(owners) = self.lost_owners(eid) else {
+            let known = self.restorable().find(|(known, _)| *known == eid && !self.attached(eid).is_empty());
+            return known.map_or(Ok(()), |(_, owner)| check_owner_or_root(owner, uid, || task_of(task, eid)));
+        };
+        if uid == 0 || owners.contains(&uid) {
+            return Ok(());
+        }
+        Err(Refusal::RecordLost { task, eid: eid.to_owned() })
+    }
+}
+
+/// Checks that an environment belongs to a user.
+///
+/// # Errors
+/// The environment belongs to another user.
+pub(super) fn check_owner(environment: &EnvironmentState, uid: u32, task: &'static str) -> Result<(), Refusal> {
+    if environment.uid == uid {
+        return Ok(());
+    }
+    Err(Refusal::NotOwner { task, eid: environment.eid.clone(), uid: environment.uid })
+}
+
+/// Checks that a user is the owner or root.
+///
+/// # Errors
+/// It is another user.
+pub fn check_owner_or_root(owner: u32, uid: u32, task: impl FnOnce() -> String) -> Result<(), Refusal> {
+    if [0, owner].contains(&uid) {
+        return Ok(());
+    }
+    Err(Refusal::NotOwnerOrRoot { task: task(), uid: owner })
+}
+
+fn task_of(task: &str, eid: &str) -> String {
+    format!("{task} environment {}", eid.escape_debug())
+}
