@@ -1,12 +1,11 @@
 //! Errors of commands, and their exit codes.
 
 use genv_core::state::allocate::AllocateError;
-use genv_core::state::{ChangeError, LockError, StoreError, Waiting, waiting_phrase};
+use genv_core::state::{ChangeError, LockError, Refusal, StoreError, Waiting, waiting_phrase};
 use genv_simulator::SourceError;
 
 use crate::machine::NoSample;
 use crate::shell::ResumeError;
-use crate::users;
 
 /// The exit codes, in help texts.
 pub(crate) const EXIT_CODES: &str = "\
@@ -30,26 +29,6 @@ pub(crate) enum Failure {
         task: &'static str,
         /// The environment.
         eid: String,
-    },
-    /// The environment belongs to another user. The error arises while the state is locked, so that only its display looks up
-    /// the name.
-    #[error("cannot {task}: environment {} belongs to the user {}. 'genv activate' with another id, or with none, \
-             starts one of your own", .eid.escape_debug(), users::shown(*.uid))]
-    OfAnother {
-        /// The attempted task.
-        task: String,
-        /// The environment.
-        eid: String,
-        /// The user of the environment.
-        uid: u32,
-    },
-    /// Only the user of the environment and root may do this. The display looks up the name.
-    #[error("cannot {task} of the user {}: only this user and root may do so. Ask this user, or run it with sudo", users::shown(*.uid))]
-    ForAnother {
-        /// The attempted task.
-        task: String,
-        /// The user.
-        uid: u32,
     },
     /// Other processes are before this one in the queue. The display looks up the names of their users.
     #[error("cannot attach devices now: {} in the queue for devices. '--wait' waits too, '-o' shares", waiting_phrase(.0))]
@@ -79,7 +58,6 @@ impl Failure {
         match self {
             Self::Usage(_) => USAGE,
             Self::NotActive(_) | Self::Ended { .. } => 3,
-            Self::OfAnother { .. } | Self::ForAnother { .. } => FAILED,
             Self::NotEnoughDevices(_) | Self::OthersWait(_) => NOT_ENOUGH,
             Self::NotInTime(_) => NOT_IN_TIME,
             Self::CannotRun(_) => 126,
@@ -109,6 +87,9 @@ fn code(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
     });
     if matches!(source, Some(SourceError::Usage(_))) {
         return Some(USAGE);
+    }
+    if error.downcast_ref().is_some_and(Refusal::is_shortage) {
+        return Some(NOT_ENOUGH);
     }
     // Transparent errors are not in the chain.
     if matches!(error.downcast_ref(), Some(ChangeError::Allocate(_))) || error.is::<AllocateError>() {
@@ -146,7 +127,11 @@ mod tests {
         let no_device = || AllocateError::NoSuchDevice { index: 9, total: 2 };
         let usage = || SourceError::Usage("GENV_DEVICES is 'x'".to_owned());
         let missing = ChangeError::NoSuchEnvironment { eid: "7".to_owned() };
-        let cases: [(anyhow::Error, u8); 9] = [
+        let others_wait = || Refusal::OthersWait(Vec::new());
+        let cases: [(anyhow::Error, u8); 12] = [
+            (others_wait().into(), 4),
+            (Refusal::from(ChangeError::from(no_device())).into(), 4),
+            (Refusal::from(missing.clone()).into(), 1),
             (Failure::Silent(77).into(), 77),
             (Failure::NotActive("attach").into(), 3),
             (timed_out().into(), 6),

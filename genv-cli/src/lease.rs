@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use genv_core::duration::parse_duration;
+use genv_core::duration::{days, parse_duration};
 use genv_core::model::local_time_zone;
 use genv_core::state::LONGEST_LEASE;
 use genv_core::text::short_moment;
@@ -27,12 +27,6 @@ pub(crate) fn parse_lease(text: &str) -> Result<Duration, String> {
         return Err(format!("a lease lasts 1s to {longest}: choose such a duration, for example 8h"));
     }
     Ok(duration)
-}
-
-/// `366 days`, rounded up.
-pub(crate) fn days(duration: Duration) -> String {
-    let seconds = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
-    format!("{} days", seconds.div_ceil(86_400))
 }
 
 /// `until 18:00`, or `ended 20 minutes ago`.

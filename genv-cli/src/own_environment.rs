@@ -3,7 +3,7 @@
 use std::env;
 
 use genv_core::proc::{ProcReader, ProcessRead, ProcessRequest, ProcessSource as _, is_kernel_thread, own_uid};
-use genv_core::state::{Configuration, EditableState, EnvironmentState, ProcessId, State};
+use genv_core::state::{Configuration, EditableState, EnvironmentState, Refusal, State, check_owner_or_root};
 
 use crate::failure::Failure;
 use crate::shell::ShellEnvironment;
@@ -31,78 +31,34 @@ pub(crate) fn find_own<'a>(
 ) -> Result<&'a EnvironmentState, anyhow::Error> {
     let found = environments.iter().find(|it| it.eid == eid);
     let found = found.ok_or_else(|| Failure::Ended { task, eid: eid.to_owned() })?;
-    check_owner(found, task)?;
+    if found.uid != own_uid() {
+        return Err(Refusal::NotOwner { task, eid: eid.to_owned(), uid: found.uid }.into());
+    }
     Ok(found)
 }
 
-/// # Errors
-/// The environment belongs to another user.
-pub(crate) fn check_owner(environment: &EnvironmentState, task: &str) -> anyhow::Result<()> {
-    if environment.uid == own_uid() {
-        return Ok(());
+/// The error of a change of this shell's own environment: a missing environment has ended.
+pub(crate) fn of_own(error: anyhow::Error, task: &'static str) -> anyhow::Error {
+    match error.downcast_ref() {
+        Some(Refusal::NoSuchEnvironment { eid }) => Failure::Ended { task, eid: eid.clone() }.into(),
+        _ => error,
     }
-    Err(Failure::OfAnother { task: task.to_owned(), eid: environment.eid.clone(), uid: environment.uid }.into())
 }
 
 /// Checks that the caller is this user or root.
 ///
 /// # Errors
 /// The caller is another user.
-pub(crate) fn check_may_change(uid: u32, task: &str) -> anyhow::Result<()> {
-    if [0, uid].contains(&own_uid()) {
-        return Ok(());
-    }
-    let task = task.to_owned();
-    Err(Failure::ForAnother { task, uid }.into())
+pub(crate) fn check_may_change(uid: u32, task: &str) -> Result<(), Refusal> {
+    check_owner_or_root(uid, own_uid(), || task.to_owned())
 }
 
-/// Checks that the caller may change an environment, if it exists. An environment with a lost record belongs to the users of
-/// its living members.
+/// Checks that the caller may change an environment, if it exists.
 ///
 /// # Errors
 /// The environment belongs to another user.
-pub(crate) fn check_permission(state: &EditableState, eid: &str, task: &str) -> anyhow::Result<()> {
-    match state.environment(eid) {
-        Some(it) => check_may_change(it.uid, &task_of(task, eid)),
-        None => check_lost_record(state, eid, task),
-    }
-}
-
-fn task_of(task: &str, eid: &str) -> String {
-    format!("{task} environment {}", eid.escape_debug())
-}
-
-/// Checks an environment whose record was lost with a damaged file: one of its recorded members must live and run as the
-/// caller. Without a recorded member, an environment that still holds devices belongs to its last known user, since its
-/// processes may use them.
-///
-/// # Errors
-/// The environment has a lost record, and the caller is neither its user nor root.
-pub(crate) fn check_lost_record(state: &EditableState, eid: &str, task: &str) -> anyhow::Result<()> {
-    let caller = own_uid();
-    let lost = state.lost().filter(|(lost, _)| *lost == eid);
-    let members: Vec<ProcessId> = lost.map(|(_, process)| process).collect();
-    if members.is_empty() {
-        let known = state.restorable().find(|(known, _)| *known == eid && !state.attached(eid).is_empty());
-        return known.map_or(Ok(()), |(eid, uid)| check_may_change(uid, &task_of(task, eid)));
-    }
-    if caller == 0 {
-        return Ok(());
-    }
-    let table = ProcReader::new()
-        .read(&ProcessRequest { processes: Vec::new(), members: members.iter().map(|it| it.pid).collect() });
-    let is_own = |member: &ProcessId| {
-        let found = table.living(member.pid);
-        let found = found.filter(|it| it.start_time_ticks == member.start_time_ticks);
-        found.and_then(|it| it.uid).map(|uid| table.owner(uid)) == Some(caller)
-    };
-    anyhow::ensure!(
-        members.iter().any(is_own),
-        "cannot {task} environment {}: its record was lost with a damaged file, and none of its living processes is yours. \
-                 Only its user and root may do so. Choose another id, or run it with sudo",
-        eid.escape_debug()
-    );
-    Ok(())
+pub(crate) fn check_permission(state: &EditableState, eid: &str, task: &'static str) -> Result<(), Refusal> {
+    state.check_may_change(eid, own_uid(), task)
 }
 
 /// Checks that the caller may make a process a member of an environment: the process runs as the caller, or the caller is

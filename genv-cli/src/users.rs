@@ -2,18 +2,11 @@
 
 use std::collections::HashMap;
 
-use genv_core::proc::find_username;
+// The name service may be slow: do not call this while the state is locked.
+pub(crate) use genv_core::proc::shown_user as shown;
+use genv_core::proc::{find_username, user_with_uid};
 
 use crate::output::{Cell, harmless};
-
-/// `root(0)`, or `54321` without a name. The name service may be slow: do not call this while the state is locked.
-pub(crate) fn shown(uid: u32) -> String {
-    with_uid(uid, find_username(uid).as_deref())
-}
-
-fn with_uid(uid: u32, name: Option<&str>) -> String {
-    name.map_or_else(|| uid.to_string(), |name| format!("{}({uid})", harmless(name)))
-}
 
 /// Names of users, each looked up once.
 #[derive(Debug, Default)]
@@ -24,7 +17,7 @@ pub(crate) struct Users {
 impl Users {
     /// A cell with the text of [`shown`].
     pub(crate) fn cell(&mut self, uid: u32) -> Cell {
-        Cell::foreign(&with_uid(uid, self.find(uid)))
+        Cell::foreign(&user_with_uid(uid, self.find(uid)))
     }
 
     /// `root`, or `54321` without a name.

@@ -6,7 +6,7 @@ use clap::Args;
 use genv_core::model::MemoryAmount;
 use genv_core::proc::{find_username, in_initial_pid_namespace, own_pid_namespace, own_uid};
 use genv_core::state::allocate::{AttachRequest, DeviceKind};
-use genv_core::state::{Activation, Configuration, EditableState, MemberId, State, StoreError};
+use genv_core::state::{Activation, Configuration, EditableState, MemberId, State};
 
 use crate::announce::{Activated, AttachedDevice, QuietFlag};
 use crate::choice::{KindFlags, selection};
@@ -15,7 +15,7 @@ use crate::lease::LeaseFlag;
 use crate::local_config::{LocalConfig, Source};
 use crate::machine::{Machine, Survey};
 use crate::output::print_note;
-use crate::own_environment::{self, EnvironmentView, check_lost_record, check_member, check_owner};
+use crate::own_environment::{self, EnvironmentView, check_member};
 use crate::queue::{DeviceRequest, ForceFlag, WaitFlag, obtain};
 use crate::shell::{self, Caller};
 use crate::{completion, local_config, values};
@@ -309,10 +309,7 @@ impl EnvironmentFlags {
         username: Option<&str>,
     ) -> anyhow::Result<EnteredEnvironment> {
         let eid = entry.eid;
-        match state.environment(eid) {
-            Some(environment) => check_owner(environment, "activate")?,
-            None => check_lost_record(state, eid, "activate")?,
-        }
+        state.check_may_enter(eid, own_uid())?;
         let member = MemberId::Process(entry.member);
         let activation = state.activate(eid, own_uid(), username, &member);
         // The configuration of the working directory does not change an existing environment.
@@ -354,16 +351,5 @@ impl EnvironmentFlags {
             activation,
             devices: AttachedDevice::all(state, eid, &survey.usage.models),
         })
-    }
-}
-
-/// Removes a member after a failed start.
-pub(crate) fn leave(machine: &mut Machine, entry: &EnterRequest<'_>) {
-    let left = machine.update(|state| {
-        state.leave(entry.eid, &MemberId::Process(entry.member));
-        Ok::<_, StoreError>(())
-    });
-    if let Err(error) = left {
-        print_note(&error.to_string());
     }
 }

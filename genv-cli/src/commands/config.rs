@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 use std::path::Path;
 
 use clap::{Args, ValueEnum};
-use genv_core::state::Configuration;
+use genv_core::state::{Configuration, ConfigurationChange, Facts, Permission, Request};
 
 use super::home;
 use super::shell::refresh;
@@ -77,14 +77,8 @@ impl Config {
             false => None,
         };
         let loaded = loaded_from.as_ref().map(Source::load).transpose()?;
-        let change = Change {
-            field: self.field,
-            value: self.value.as_deref(),
-            clear: self.clear,
-            loaded: loaded.map(|it| it.configuration),
-        };
         // An invalid value is an error before the state is read.
-        change.of(Configuration::default())?;
+        let change = self.change(loaded.map(|it| it.configuration))?;
         let saved_to = match self.save {
             true => Some(home::source("save the configuration")?),
             false => None,
@@ -95,12 +89,11 @@ impl Config {
         let announcer = announcer.map(Announcer::of);
         let (before, configuration) = if let Some(caller) = caller.filter(|_| changed) {
             let caller = caller?;
-            let (before, shown) = machine.update(|state| {
-                own_environment::find_own(state.environments(), &eid, TASK)?;
-                let before = state.configuration(&eid)?;
-                state.configure(&eid, change.of(before.clone())?)?;
-                Ok::<_, anyhow::Error>((before, EnvironmentView::changed(state, &eid)))
-            })?;
+            let request = Request::Configure { eid: eid.clone(), permission: Permission::Owner, change };
+            let configured = machine.change(&request, &Facts::default(), |before, after, _| {
+                Ok((before.configuration(&eid)?, EnvironmentView::changed(after, &eid)))
+            });
+            let (before, shown) = configured.map_err(|error| own_environment::of_own(error, TASK))?;
             caller.refresh(&shown.for_shell())?;
             (before, shown.configuration)
         } else {
@@ -130,6 +123,23 @@ impl Config {
         }
         Ok(io::stdout().write_all(text(&configuration, self.field).as_bytes())?)
     }
+
+    /// The new values, on the basis of a loaded configuration.
+    fn change(&self, loaded: Option<Configuration>) -> Result<ConfigurationChange, Failure> {
+        let mut change = ConfigurationChange { base: loaded, ..ConfigurationChange::default() };
+        let value = self.value.as_deref();
+        match self.field {
+            Some(_) if value.is_none() && !self.clear => {}
+            Some(ConfigField::Name) => change.name = Some(parsed("name", value, values::name)?),
+            Some(ConfigField::Gpus) => change.gpus = Some(parsed("gpus", value, values::gpus)?),
+            Some(ConfigField::GpuMemory) => {
+                change.gpu_memory = Some(parsed("gpu-memory", value, values::gpu_memory)?);
+            }
+            None if self.clear => change.base = Some(Configuration::default()),
+            None => {}
+        }
+        Ok(change)
+    }
 }
 
 /// Notes that a file beside the saved folder has no effect any more.
@@ -137,32 +147,6 @@ fn note_precedence(folder: &Path, file: &Path) {
     let shown = |path: &Path| harmless(&path.display().to_string());
     let (folder, file) = (shown(folder), shown(file));
     print_note(&format!("{folder} takes precedence over {file}, which has no effect while the folder is there"));
-}
-
-/// A change of the configuration.
-struct Change<'a> {
-    field: Option<ConfigField>,
-    value: Option<&'a str>,
-    clear: bool,
-    loaded: Option<Configuration>,
-}
-
-impl Change<'_> {
-    fn of(&self, known: Configuration) -> Result<Configuration, Failure> {
-        let mut configuration = self.loaded.clone().unwrap_or(known);
-        let value = self.value;
-        match self.field {
-            Some(_) if value.is_none() && !self.clear => {}
-            Some(ConfigField::Name) => configuration.name = parsed("name", value, values::name)?,
-            Some(ConfigField::Gpus) => configuration.gpus = parsed("gpus", value, values::gpus)?,
-            Some(ConfigField::GpuMemory) => {
-                configuration.gpu_memory = parsed("gpu-memory", value, values::gpu_memory)?;
-            }
-            None if self.clear => configuration = Configuration::default(),
-            None => {}
-        }
-        Ok(configuration)
-    }
 }
 
 fn parsed<T, E: ToString>(

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use clap::Args;
 use genv_core::proc::{ProcReader, ProcessRequest, ProcessSource as _};
-use genv_core::state::{EditableState, MemberId, ProcessId, StoreError};
+use genv_core::state::{Facts, Left, MemberId, ProcessId, Refusal, Reply, Request};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::announce::{Deactivated, LeaveOutcome, QuietFlag};
@@ -14,7 +14,7 @@ use crate::device_facts::DeviceProcess;
 use crate::driver_timeout::{brief_patience, needed_patience};
 use crate::machine::{Machine, NoSample};
 use crate::output::{harmless, joined, print_note};
-use crate::own_environment::{self, check_permission};
+use crate::own_environment;
 use crate::shell::Caller;
 
 /// The interval of checks while waiting for processes.
@@ -63,27 +63,23 @@ impl Deactivate {
             ));
         }
         let member = MemberId::Process(caller.pid());
-        let (devices, outcome) = machine.update(|state| {
-            let devices = state.attached(&eid);
-            Ok::<_, StoreError>((devices, leave(state, &eid, &member)))
-        })?;
+        let request = Request::Leave { eid: Some(eid.clone()), member, as_shell: false };
+        let left = machine.change(&request, &Facts::default(), |before, _, reply| {
+            let outcome = match reply {
+                Reply::Left(Left::Continues(environment)) => LeaveOutcome::Continues(environment),
+                Reply::Left(Left::Ends) => LeaveOutcome::Ends,
+                _ => LeaveOutcome::AlreadyEnded,
+            };
+            Ok::<_, anyhow::Error>((before.attached(&eid), outcome))
+        });
+        let (devices, outcome) = match left {
+            // A shell with a changed user, as by su, must not end another user's environment.
+            Err(error) if error.is::<Refusal>() => (Vec::new(), LeaveOutcome::OtherUser),
+            left => left?,
+        };
         let announcer = self.quiet.announcer(&caller);
         announcer.announce(&Deactivated { eid: &eid, devices: &devices, outcome });
         Ok(caller.leave()?)
-    }
-}
-
-fn leave(state: &mut EditableState, eid: &str, member: &MemberId) -> LeaveOutcome {
-    // A shell with a changed user, as by su, must not end another user's environment.
-    if check_permission(state, eid, "leave").is_err() {
-        return LeaveOutcome::OtherUser;
-    }
-    let was_there = state.environment(eid).is_some();
-    state.leave(eid, member);
-    match state.environment(eid) {
-        Some(environment) => LeaveOutcome::Continues(environment.clone()),
-        None if was_there => LeaveOutcome::Ends,
-        None => LeaveOutcome::AlreadyEnded,
     }
 }
 

@@ -1,6 +1,7 @@
 //! `genv detach`
 
 use clap::Args;
+use genv_core::state::{Facts, Permission, Reply, Request};
 
 use super::shell::refresh;
 use crate::announce::{Detached, QuietFlag};
@@ -34,18 +35,15 @@ impl Detach {
         }
         let mut machine = Machine::here()?;
         let caller = Caller::from_environment()?;
-        let (shown, gone) = machine.update(|state| {
-            own_environment::find_own(state.environments(), &eid, TASK)?;
-            let mut gone = Vec::new();
-            for index in &self.index {
-                gone.extend(state.detach(&eid, Some(*index))?);
-            }
-            if self.index.is_empty() {
-                gone = state.detach(&eid, None)?;
-            }
-            gone.sort_unstable();
-            Ok::<_, anyhow::Error>((EnvironmentView::changed(state, &eid), gone))
-        })?;
+        let request = Request::Detach { eid: eid.clone(), permission: Permission::Owner, indices: self.index };
+        let detached = machine.change(&request, &Facts::default(), |_, after, reply| {
+            let gone = match reply {
+                Reply::Detached(gone) => gone,
+                _ => Vec::new(),
+            };
+            Ok((EnvironmentView::changed(after, &eid), gone))
+        });
+        let (shown, gone) = detached.map_err(|error| own_environment::of_own(error, TASK))?;
         let announcer = self.quiet.announcer(&caller);
         announcer.announce(&Detached { eid: &eid, gone: &gone, left: &shown.devices });
         Ok(caller.refresh(&shown.for_shell())?)

@@ -7,10 +7,9 @@ use std::process::{self, Command};
 
 use clap::Args;
 use genv_core::duration::parse_duration;
-use genv_core::proc::own_uid;
-use genv_core::state::{EditableState, MemberId, StoreError};
+use genv_core::state::{Facts, MemberId, Request};
 
-use super::activate::{EnterRequest, EnteredEnvironment, EnvironmentFlags, free_id, leave};
+use super::activate::{EnterRequest, EnteredEnvironment, EnvironmentFlags, free_id};
 use super::deactivate::named;
 use crate::announce::{CommandResources, QuietFlag};
 use crate::child::{SignalForwarding, command, exec_command, exit_code, exit_code_result, look_up};
@@ -107,8 +106,10 @@ impl Exec {
         let prepared = job.as_ref().map_or(Ok(()), |job| job.prepare(&mut command));
         let job = job.as_ref().map(|job| (job, &entered));
         let done = prepared.and_then(|()| run_within(&mut machine, &entry, command, job));
-        if done.is_err() {
-            leave(&mut machine, &entry);
+        if done.is_err()
+            && let Err(error) = leave(&mut machine, &entry, false)
+        {
+            print_note(&error.to_string());
         }
         exit_code_result(done?)
     }
@@ -147,10 +148,8 @@ fn run_within(
     let running = SignalForwarding::new()?.start(command)?;
     let child = EnterRequest { member: running.pid(), local: entry.local.clone(), ..*entry };
     // So the environment continues with the command if this program is killed.
-    let handed_over = machine.update(|state| {
-        hand_over(state, entry, child.member);
-        Ok::<_, StoreError>(())
-    });
+    let request = Request::HandOver { eid: entry.eid.to_owned(), from: entry.member, to: child.member };
+    let handed_over = machine.change(&request, &Facts::default(), |_, _, _| Ok::<_, anyhow::Error>(()));
     if let Err(error) = handed_over {
         print_note(&format!("the environment ends with this program: {error}"));
     }
@@ -176,11 +175,7 @@ fn run_within(
 /// Ends the environment after its command, unless a shell has joined. Names processes that still use its devices.
 fn end(machine: &mut Machine, child: &EnterRequest<'_>) {
     let processes = remaining_processes(machine, child.eid, child.member);
-    let ended = machine.update(|state| {
-        state.leave_as_shell(child.eid, child.member);
-        Ok::<_, StoreError>(())
-    });
-    if let Err(error) = ended {
+    if let Err(error) = leave(machine, child, true) {
         return print_note(&error.to_string());
     }
     for process in &processes {
@@ -206,9 +201,11 @@ fn remaining_processes(machine: &mut Machine, eid: &str, member: u32) -> Vec<Dev
     processes.unwrap_or_default()
 }
 
-fn hand_over(state: &mut EditableState, entry: &EnterRequest<'_>, child: u32) {
-    state.activate(entry.eid, own_uid(), None, &MemberId::Process(child));
-    state.leave(entry.eid, &MemberId::Process(entry.member));
+/// Removes a member from its environment.
+fn leave(machine: &mut Machine, entry: &EnterRequest<'_>, as_shell: bool) -> anyhow::Result<()> {
+    let member = MemberId::Process(entry.member);
+    let request = Request::Leave { eid: Some(entry.eid.to_owned()), member, as_shell };
+    machine.change(&request, &Facts::default(), |_, _, _| Ok(()))
 }
 
 /// Whether one of the old tools directly follows `exec`.

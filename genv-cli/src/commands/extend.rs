@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::anyhow;
 use clap::Args;
-use genv_core::proc::{own_uid, username};
-use genv_core::state::{ChangeError, LONGEST_LEASE};
+use genv_core::proc::username;
+use genv_core::state::{Facts, Refusal, Request};
 
 use crate::failure::EXIT_CODES;
 use crate::lease::{self, parse_lease};
@@ -40,28 +40,17 @@ impl Extend {
             Some(eid) => eid,
             None => own_environment::active_eid(TASK)?,
         };
-        let end = Machine::here()?.update(|state| {
-            if is_named {
-                // The error of a missing environment must not mention this shell, which may be in another one.
-                let environment = state.environment(&eid);
-                let uid = environment.ok_or_else(|| ChangeError::NoSuchEnvironment { eid: eid.clone() })?.uid;
-                ensure!(
-                    uid == own_uid(),
-                    "cannot extend: environment {} belongs to {}, who alone can extend its lease",
-                    harmless(&eid),
-                    harmless(&username(uid))
-                );
-            } else {
-                own_environment::find_own(state.environments(), &eid, TASK)?;
-            }
-            let left = state.extend_lease(&eid, self.more);
-            ensure!(
-                left <= LONGEST_LEASE,
-                "cannot extend: the lease would end in {}, and the limit is {}. Choose less",
-                lease::days(left),
-                lease::days(LONGEST_LEASE)
-            );
-            Ok::<_, anyhow::Error>(state.lease_end(&eid))
+        let request = Request::Extend { eid: eid.clone(), more: self.more };
+        let end = Machine::here()?.change(&request, &Facts::default(), |_, after, _| Ok(after.lease_end(&eid)));
+        let end = end.map_err(|error: anyhow::Error| match error.downcast_ref() {
+            Some(Refusal::NotOwner { eid, uid, .. }) if is_named => anyhow!(
+                "cannot extend: environment {} belongs to {}, who alone can extend its lease",
+                harmless(eid),
+                harmless(&username(*uid))
+            ),
+            // The error of a missing environment must not mention this shell, which may be in another one.
+            _ if is_named => error,
+            _ => own_environment::of_own(error, TASK),
         })?;
         let until = end.map(lease::describe_end).unwrap_or_default();
         Ok(print(format!("Environment {} has a lease {until}.\n", harmless(&eid)).as_bytes())?)

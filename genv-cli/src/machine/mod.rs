@@ -2,12 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::process;
 use std::time::Duration;
 
 use genv_core::gpu::GpuSample;
 use genv_core::proc::{in_initial_pid_namespace, own_uid};
 use genv_core::state::allocate::DeviceUsage;
-use genv_core::state::{EditableState, Inventory, State, StateError, StateStore, StoreError, Waiting};
+use genv_core::state::{
+    EditableState, Facts, Inventory, Refusal, Reply, Request, Requester, State, StateError, StateStore, StoreError,
+    Waiting,
+};
 use genv_simulator::{SourceError, SourceOptions};
 
 use crate::device_facts::{DeviceProcess, contexts, outside_uses, processes_of_environment, usage};
@@ -109,6 +113,20 @@ impl Machine {
         change: impl FnOnce(&mut EditableState) -> Result<T, E>,
     ) -> Result<T, E> {
         let done = self.store.update(change);
+        self.print_notices();
+        done
+    }
+
+    /// Changes the state as this program requests, and prints notices about damaged files. `view` gets the state before, the
+    /// state after and the reply. If the request is refused, or `view` fails, nothing is written.
+    pub(crate) fn change<T, E: From<StoreError> + From<Refusal>>(
+        &mut self,
+        request: &Request,
+        facts: &Facts,
+        view: impl FnOnce(&EditableState, &EditableState, Reply) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let requester = Requester { uid: own_uid(), pid: process::id() };
+        let done = self.store.change(request, &requester, facts, view);
         self.print_notices();
         done
     }

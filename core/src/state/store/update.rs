@@ -8,7 +8,7 @@ use rustix::fs::fstat;
 
 use super::{StateStore, StoreError};
 use crate::proc::{ProcessTable, UserNamespace};
-use crate::state::change::EditableState;
+use crate::state::change::{EditableState, Facts, Policy, Refusal, Reply, Request, Requester, apply};
 use crate::state::commit::{self, FileWriter, Loaded};
 use crate::state::data::Visible;
 use crate::state::fates::Fates;
@@ -81,6 +81,27 @@ impl StateStore {
         self.notices.extend(obstacle);
         self.new_jobs.clear();
         Ok(value)
+    }
+
+    /// Changes the state as a process requests, see [`apply`].
+    ///
+    /// `view` gets the state before, the state after and the reply. If it fails, nothing is written.
+    ///
+    /// # Errors
+    /// As with [`StateStore::update`], or the request is refused.
+    pub fn change<T, E: From<StoreError> + From<Refusal>>(
+        &mut self,
+        request: &Request,
+        requester: &Requester,
+        facts: &Facts,
+        view: impl FnOnce(&EditableState, &EditableState, Reply) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.update(|state| {
+            let (after, reply) = apply(state, request, requester, facts, &Policy::default(), state.now_seconds)?;
+            let value = view(state, &after, reply)?;
+            *state = after;
+            Ok(value)
+        })
     }
 
     /// Refuses to write a state whose uids stand for other users than here.
