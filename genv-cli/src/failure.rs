@@ -1,7 +1,7 @@
 //! Errors of commands, and their exit codes.
 
 use genv_core::state::allocate::AllocateError;
-use genv_core::state::{ChangeError, LockError, Refusal, StoreError, Waiting, waiting_phrase};
+use genv_core::state::{ChangeError, LockError, Refusal, StoreError};
 use genv_simulator::SourceError;
 
 use crate::machine::NoSample;
@@ -30,9 +30,6 @@ pub(crate) enum Failure {
         /// The environment.
         eid: String,
     },
-    /// Other processes are before this one in the queue. The display looks up the names of their users.
-    #[error("cannot attach devices now: {} in the queue for devices. '--wait' waits too, '-o' shares", waiting_phrase(.0))]
-    OthersWait(Vec<Waiting>),
     /// The requested devices are not available.
     #[error("{0}")]
     NotEnoughDevices(String),
@@ -58,7 +55,7 @@ impl Failure {
         match self {
             Self::Usage(_) => USAGE,
             Self::NotActive(_) | Self::Ended { .. } => 3,
-            Self::NotEnoughDevices(_) | Self::OthersWait(_) => NOT_ENOUGH,
+            Self::NotEnoughDevices(_) => NOT_ENOUGH,
             Self::NotInTime(_) => NOT_IN_TIME,
             Self::CannotRun(_) => 126,
             Self::NotFound(_) => 127,

@@ -5,15 +5,15 @@ use std::collections::BTreeSet;
 use clap::Args;
 use genv_core::model::MemoryAmount;
 use genv_core::proc::{find_username, in_initial_pid_namespace, own_pid_namespace, own_uid};
-use genv_core::state::allocate::{AttachRequest, DeviceKind};
-use genv_core::state::{Activation, Configuration, EditableState, MemberId, State};
+use genv_core::state::allocate::DeviceKind;
+use genv_core::state::{Activation, Configuration, Enter, Reply, Request, State, Wish};
 
 use crate::announce::{Activated, AttachedDevice, QuietFlag};
-use crate::choice::{KindFlags, selection};
+use crate::choice::KindFlags;
 use crate::failure::EXIT_CODES;
 use crate::lease::LeaseFlag;
 use crate::local_config::{LocalConfig, Source};
-use crate::machine::{Machine, Survey};
+use crate::machine::Machine;
 use crate::output::print_note;
 use crate::own_environment::{self, EnvironmentView, check_member};
 use crate::queue::{DeviceRequest, ForceFlag, WaitFlag, obtain};
@@ -275,81 +275,46 @@ impl EnvironmentFlags {
         // The name service may be slow: this call must precede the lock of the state.
         let username = find_username(own_uid());
         let kind = self.accepted_kind(machine, entry);
-        let change =
-            |state: &mut EditableState, survey: &Survey| self.change(state, survey, entry, username.as_deref());
         // The GPUs are read only for an attachment.
         let may_attach = entry.attach
             && (self.number().or(entry.local.configuration.gpus).is_some() || !kind.is_any() || {
                 let state = machine.state().unwrap_or_default();
                 state.environments.iter().any(|it| it.eid == entry.eid)
             });
-        if !may_attach {
-            return machine.update(|state| {
-                let entered = change(state, &Survey::default())?;
-                entry.caller.map_or(Ok(()), Caller::check)?;
-                Ok(entered)
-            });
-        }
+        let request = Request::Enter(Box::new(Enter {
+            eid: entry.eid.to_owned(),
+            member: entry.member,
+            username,
+            name: self.name.clone(),
+            gpu_memory: self.gpu_memory,
+            lease: self.lease.duration,
+            local: entry.local.configuration.clone(),
+            local_lease: entry.local.lease,
+            kind_if_new: self.new_kind(&entry.local),
+            attach: entry.attach,
+            wish: Wish {
+                indices: self.index.iter().copied().collect(),
+                count: self.gpus,
+                kind: self.kind.kind(),
+                over_subscribe: self.over_subscribe,
+                ..self.wait.wish(self.force)
+            },
+        }));
         let request = DeviceRequest {
+            request: &request,
             eid: entry.eid,
             kind: &kind,
             caller: entry.caller,
-            over_subscribe: self.over_subscribe,
-            force: self.force,
             wait: self.wait,
+            asks_driver: may_attach,
         };
-        obtain(machine, request, change)
-    }
-
-    fn change(
-        &self,
-        state: &mut EditableState,
-        survey: &Survey,
-        entry: &EnterRequest<'_>,
-        username: Option<&str>,
-    ) -> anyhow::Result<EnteredEnvironment> {
-        let eid = entry.eid;
-        state.check_may_enter(eid, own_uid())?;
-        let member = MemberId::Process(entry.member);
-        let activation = state.activate(eid, own_uid(), username, &member);
-        // The configuration of the working directory does not change an existing environment.
-        let (known, number, kind, lease) = match activation {
-            Activation::Created => {
-                let local = &entry.local;
-                let kind = self.new_kind(local);
-                let number = self.number().or(local.configuration.gpus);
-                let number = number.or((!kind.is_any()).then_some(1));
-                (local.configuration.clone(), number, kind, local.lease)
-            }
-            Activation::Joined => {
-                let known = state.configuration(eid)?;
-                (known, self.gpus, self.kind.kind(), None)
-            }
-        };
-        let configuration = Configuration {
-            name: self.name.clone().or(known.name),
-            gpus: number.or(known.gpus),
-            gpu_memory: self.gpu_memory.or(known.gpu_memory),
-        };
-        let gpus = configuration.gpus;
-        state.configure(eid, configuration)?;
-        if let Some(duration) = self.lease.duration.or(lease) {
-            state.lease(eid, duration);
-        }
-        let attached = state.attached(eid);
-        let is_asked = self.number().is_some() || !kind.is_any();
-        if entry.attach
-            && (attached.is_empty() || is_asked)
-            && let Some(selection) = selection(&self.index, gpus, &kind, &attached)
-        {
-            let request =
-                AttachRequest { selection, kind, over_subscribe: self.over_subscribe, usage: survey.usage.clone() };
-            state.attach(eid, &request)?;
-        }
-        Ok(EnteredEnvironment {
-            shown: EnvironmentView::changed(state, eid),
-            activation,
-            devices: AttachedDevice::all(state, eid, &survey.usage.models),
+        obtain(machine, request, |granted| EnteredEnvironment {
+            shown: EnvironmentView::changed(granted.after, entry.eid),
+            activation: match granted.reply {
+                Reply::Entered(activation, _) => *activation,
+                _ => Activation::Joined,
+            },
+            devices: AttachedDevice::all(granted.after, entry.eid, granted.models),
         })
     }
 }

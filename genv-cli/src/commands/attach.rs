@@ -1,17 +1,16 @@
 //! `genv attach`
 
 use clap::Args;
-use genv_core::state::allocate::AttachRequest;
-use genv_core::state::{EditableState, EnvironmentState};
+use genv_core::state::{Permission, Reply, Request, Wish};
 
 use super::shell::refresh;
 use crate::announce::{Attached, AttachedDevice, QuietFlag};
-use crate::choice::{KindFlags, selection};
+use crate::choice::KindFlags;
 use crate::failure::EXIT_CODES;
-use crate::machine::{Machine, Survey};
+use crate::machine::Machine;
 use crate::output::print_note;
 use crate::own_environment::{self, EnvironmentView};
-use crate::queue::{DeviceRequest, ForceFlag, WaitFlag, obtain};
+use crate::queue::{DeviceRequest, ForceFlag, Granted, WaitFlag, obtain};
 use crate::shell::Caller;
 use crate::{completion, values};
 
@@ -81,42 +80,35 @@ impl Attach {
         let mut machine = Machine::here()?;
         let caller = Caller::from_environment()?;
         let kind = self.kind.kind();
+        let wish = Wish {
+            indices: self.which.index.into_iter().collect(),
+            count: self.which.count,
+            kind: kind.clone(),
+            over_subscribe: self.over_subscribe,
+            ..self.wait.wish(self.force)
+        };
+        // Without a request there is nothing to ask the driver for.
+        let names_devices = !wish.indices.is_empty() || wish.count.is_some() || !kind.is_any();
+        let asks_driver = machine.state_of(&eid).is_ok_and(|state| {
+            let environment = state.environments.iter().find(|it| it.eid == eid);
+            environment.is_some_and(|it| names_devices || it.gpus.is_some())
+        });
+        let request = Request::Attach { eid: eid.clone(), permission: Permission::Owner, wish };
         let request = DeviceRequest {
+            request: &request,
             eid: &eid,
             kind: &kind,
             caller: Some(&caller),
-            over_subscribe: self.over_subscribe,
-            force: self.force,
             wait: self.wait,
+            asks_driver,
         };
-        let wanted = |environment: &EnvironmentState, attached: &[u32]| {
-            selection(&self.which.index, self.which.count.or(environment.gpus), &kind, attached)
-        };
-        // Without a request there is nothing to ask the driver for. An error is found again, and told, by the attempt.
-        if let Ok(state) = machine.state_of(&eid)
-            && let Ok(environment) = own_environment::find_own(&state.environments, &eid, TASK)
-            && wanted(environment, &state.attached(&eid)).is_none()
-        {
-            print_note(NOTHING);
-            return Ok(());
-        }
-        let attempt = |state: &mut EditableState, survey: &Survey| {
-            let environment = own_environment::find_own(state.environments(), &eid, TASK)?;
-            let Some(selection) = wanted(environment, &state.attached(&eid)) else {
-                return Ok(None);
-            };
-            let request = AttachRequest {
-                selection,
-                kind: kind.clone(),
-                over_subscribe: self.over_subscribe,
-                usage: survey.usage.clone(),
-            };
-            let before = AttachedDevice::all(state, &eid, &survey.usage.models);
-            state.attach(&eid, &request)?;
-            let now = AttachedDevice::all(state, &eid, &survey.usage.models);
-            Ok(Some((EnvironmentView::changed(state, &eid), before, now)))
-        };
-        match obtain(&mut machine, request, attempt)? {
+        let attached = obtain(&mut machine, request, |granted| {
+            let devices = |state| AttachedDevice::all(state, &eid, granted.models);
+            let Granted { before, after, reply, .. } = granted;
+            let is_attached = **reply != Reply::NothingConfigured;
+            is_attached.then(|| (EnvironmentView::changed(after, &eid), devices(before), devices(after)))
+        });
+        match attached.map_err(|error| own_environment::of_own(error, TASK))? {
             Some((shown, before, now)) => {
                 let announcer = self.quiet.announcer(&caller);
                 announcer.announce(&Attached { eid: &eid, before: &before, now: &now });

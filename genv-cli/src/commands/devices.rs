@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::io;
 
 use clap::{Args, Subcommand, ValueEnum};
-use genv_core::state::allocate::{AttachRequest, DeviceKind, Selection};
+use genv_core::state::allocate::DeviceKind;
 use genv_core::state::shape::{DevicesDocument, Times};
-use genv_core::state::{AttachmentState, DeviceState, EditableState, EnvironmentState, Inventory, State};
+use genv_core::state::{AttachmentState, DeviceState, EnvironmentState, Inventory, Permission, Request, State, Wish};
 use serde_json::{Value, json};
 
 use super::free::print_queue_note;
@@ -17,7 +17,7 @@ use crate::announce::indices;
 use crate::completion;
 use crate::driver_timeout::needed_patience;
 use crate::lease;
-use crate::machine::{Machine, Survey};
+use crate::machine::Machine;
 use crate::output::{
     Cell, Format, JsonFlag, ListFlags, Table, csv_line, joined, print, print_csv, print_json, print_note, stdout,
 };
@@ -146,17 +146,17 @@ impl DevicesCommand {
     fn run(self, machine: &mut Machine) -> anyhow::Result<()> {
         match self {
             Self::Attach { eid, count, index, allow_over_subscription, force, wait } => {
-                let one = index.map(|it| Selection::Indices([it].into()));
-                let request = DeviceRequest {
-                    eid: &eid,
-                    kind: &DeviceKind::default(),
-                    caller: None,
+                let kind = DeviceKind::default();
+                let wish = Wish {
+                    indices: index.into_iter().collect(),
+                    count,
                     over_subscribe: allow_over_subscription,
-                    force,
-                    wait,
+                    ..wait.wish(force)
                 };
-                let asked = count.map(Selection::Count).or(one);
-                print_indices(&attach(machine, request, asked.as_ref())?)?;
+                let request = Request::Attach { eid: eid.clone(), permission: Permission::OwnerOrRoot, wish };
+                let request =
+                    DeviceRequest { request: &request, eid: &eid, kind: &kind, caller: None, wait, asks_driver: true };
+                print_indices(&obtain(machine, request, |granted| granted.after.attached(&eid))?)?;
             }
             Self::Detach { eid, index, quiet } => {
                 let left = machine.update(|state| {
@@ -194,25 +194,6 @@ impl DevicesCommand {
         }
         Ok(())
     }
-}
-
-/// Attaches the requested devices, or else the configured number of devices. Without either nothing changes. Returns the
-/// indices of all devices of the environment.
-fn attach(machine: &mut Machine, request: DeviceRequest<'_>, asked: Option<&Selection>) -> anyhow::Result<Vec<u32>> {
-    let eid = request.eid;
-    obtain(machine, request, |state: &mut EditableState, survey: &Survey| {
-        check_permission(state, eid, "attach")?;
-        let configured = state.configuration(eid)?.gpus.map(Selection::Count);
-        let Some(selection) = asked.cloned().or(configured) else {
-            return Ok(state.attached(eid));
-        };
-        let request = AttachRequest {
-            over_subscribe: request.over_subscribe,
-            usage: survey.usage.clone(),
-            ..AttachRequest::new(selection)
-        };
-        Ok(state.attach(eid, &request)?)
-    })
 }
 
 fn print_indices(found: &[u32]) -> io::Result<()> {

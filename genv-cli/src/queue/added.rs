@@ -1,8 +1,8 @@
 //! The devices that an attempt added to an environment, and notes about them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use genv_core::state::{EditableState, Waiting, first_and_others};
+use genv_core::state::{Attached, EditableState, Reply, Waiting, first_and_others};
 
 use super::{ATTACH_USED, is_set};
 use crate::machine::Survey;
@@ -10,28 +10,25 @@ use crate::output::{harmless, print_note};
 
 /// The devices that an attempt added to an environment.
 pub(super) struct Added {
-    pub(super) devices: Vec<u32>,
+    devices: Vec<u32>,
     /// The models of all devices of the environment, if a number of devices was requested and some were added.
     models: BTreeSet<String>,
     /// The processes of the queue that were passed.
-    pub(super) passed: Vec<Waiting>,
+    passed: Vec<Waiting>,
 }
 
 impl Added {
-    /// `had`: the devices of the environment before.
-    pub(super) fn new(state: &EditableState, eid: &str, had: &[u32], survey: &Survey) -> Self {
-        let all = state.attached(eid);
-        let is_new = |index: &&u32| !had.contains(index);
-        let devices: Vec<u32> = all.iter().filter(is_new).copied().collect();
-        let is_number = state.requested().is_some_and(|it| it.gpus.is_some());
-        let models = match is_number && !devices.is_empty() {
-            true => {
-                let models = all.iter().filter_map(|it| survey.usage.models.get(it));
-                models.cloned().collect()
-            }
+    pub(super) fn new(state: &EditableState, eid: &str, reply: &Reply, models: &BTreeMap<u32, String>) -> Self {
+        let attached = match reply {
+            Reply::Entered(_, attached) | Reply::Attached(attached) => attached.clone(),
+            _ => Attached::default(),
+        };
+        let is_number = attached.requested.is_some_and(|it| it.gpus.is_some());
+        let models = match is_number && !attached.added.is_empty() {
+            true => state.attached(eid).iter().filter_map(|it| models.get(it)).cloned().collect(),
             false => BTreeSet::new(),
         };
-        Self { devices, models, passed: Vec::new() }
+        Self { devices: attached.added, models, passed: attached.passed }
     }
 
     /// Names the passed processes, and the models if the environment has several. Warns of devices with unknown processes

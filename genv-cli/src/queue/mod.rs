@@ -2,26 +2,27 @@
 //! does not delay.
 
 mod added;
-mod refusal;
 mod status;
+mod timed_out;
 mod wait_display;
 
+use std::collections::BTreeMap;
+use std::env;
 use std::time::{Duration, Instant};
-use std::{env, process};
 
 use added::Added;
 use anyhow::{Context as _, ensure};
 use clap::Args;
 use genv_core::duration::parse_duration;
 use genv_core::proc::{ProcReader, ProcessRequest, ProcessSource as _};
-use genv_core::state::allocate::{DeviceKind, DeviceUsage};
-use genv_core::state::{EditableState, State, StoreError};
-use refusal::{blocking_uses, is_refusal, timed_out_message};
+use genv_core::state::allocate::{AllocateError, DeviceKind, DeviceUsage};
+use genv_core::state::{EditableState, Facts, Refusal, Reply, Request, State, Wish};
 use signal_hook::low_level::emulate_default_handler;
 use status::QueueStatus;
+use timed_out::timed_out_message;
 use wait_display::WaitDisplay;
 
-use crate::ago::whole_units;
+use crate::ago::{now_seconds, whole_units};
 use crate::failure::Failure;
 use crate::machine::{Machine, NoSample, Survey};
 use crate::output::print_note;
@@ -57,17 +58,25 @@ impl WaitFlag {
 /// A request for devices.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeviceRequest<'a> {
+    pub(crate) request: &'a Request,
     /// The environment, which may not exist yet.
     pub(crate) eid: &'a str,
     /// The accepted devices.
     pub(crate) kind: &'a DeviceKind,
     /// The shell that gets the devices. If it was killed meanwhile, nothing is changed.
     pub(crate) caller: Option<&'a Caller>,
-    /// Whether devices of other environments may be shared, without a wait.
-    pub(crate) over_subscribe: bool,
-    /// Whether the attempt may take devices that other users' processes use without holding them.
-    pub(crate) force: ForceFlag,
     pub(crate) wait: WaitFlag,
+    /// Whether the driver is asked before the first attempt, and not only where the attempt needs it.
+    pub(crate) asks_driver: bool,
+}
+
+/// The state before and after a request that was granted.
+pub(crate) struct Granted<'a> {
+    pub(crate) before: &'a EditableState,
+    pub(crate) after: &'a EditableState,
+    pub(crate) reply: &'a Reply,
+    /// The models of the devices, as far as the driver was asked.
+    pub(crate) models: &'a BTreeMap<u32, String>,
 }
 
 /// The flag for devices that other users' processes use without holding them.
@@ -84,24 +93,20 @@ const ATTACH_USED: &str = "GENV_ATTACH_USED";
 /// If set to 1, a request also passes processes in the queue that it delays.
 const PASS_QUEUE: &str = "GENV_PASS_QUEUE";
 
-/// An attempt to change the state so that the environment has its devices.
-pub(crate) trait Attempt<T>: FnMut(&mut EditableState, &Survey) -> anyhow::Result<T> {}
-
-impl<T, F: FnMut(&mut EditableState, &Survey) -> anyhow::Result<T>> Attempt<T> for F {}
-
-/// Repeats an attempt until it succeeds; without the flag `--wait`, attempts once. A failed attempt changes nothing.
+/// Repeats a request until it is granted; without the flag `--wait`, asks once. A refused request changes nothing.
+/// `view` runs while the state is locked.
 ///
 /// # Errors
-/// The devices do not exist, or are not free now or in time, or the attempt fails for another reason.
+/// The devices do not exist, or are not free now or in time, or the request is refused for another reason.
 pub(crate) fn obtain<T>(
     machine: &mut Machine,
     request: DeviceRequest<'_>,
-    mut attempt: impl Attempt<T>,
+    view: impl Fn(&Granted<'_>) -> T,
 ) -> anyhow::Result<T> {
-    let mut waiter =
-        Waiter { pid: process::id(), request, waited: None, usage: DeviceUsage::default(), is_refused: false };
-    let done = waiter.obtain(machine, &mut attempt);
-    if waiter.is_refused {
+    let mut waiter = Waiter { request, waited: None, usage: DeviceUsage::default(), is_refused: false };
+    let done = waiter.obtain(machine, &view);
+    let is_temporary = |error: &anyhow::Error| error.downcast_ref().is_some_and(Refusal::is_temporary);
+    if waiter.is_refused || done.as_ref().is_err_and(is_temporary) {
         machine.count_refused();
     }
     if let (Err(_), Some(_)) = (&done, &waiter.waited) {
@@ -110,43 +115,37 @@ pub(crate) fn obtain<T>(
     done
 }
 
-enum AttemptResult<T> {
-    /// The attempt succeeded.
-    Done(T, Added),
-    /// The process is the first of the queue, and needs a survey for its next attempt.
-    Next,
+enum Outcome<T> {
+    Granted(T, Added),
+    FactsNeeded,
     /// The process is in the queue, for this reason.
-    Waits(QueueStatus, anyhow::Error),
+    Waits(QueueStatus, Refusal),
 }
 
 /// A process that requests devices. It enters the queue after the first failed attempt.
 struct Waiter<'a> {
-    pid: u32,
     request: DeviceRequest<'a>,
     waited: Option<WaitDisplay>,
     /// The last survey's use of the devices, with the last known models.
     usage: DeviceUsage,
-    /// Whether the devices are not free now, but may be free later.
+    /// Whether the devices were not free in time.
     is_refused: bool,
 }
 
 impl Waiter<'_> {
-    fn obtain<T>(&mut self, machine: &mut Machine, attempt: &mut impl Attempt<T>) -> anyhow::Result<T> {
+    fn obtain<T>(&mut self, machine: &mut Machine, view: &impl Fn(&Granted<'_>) -> T) -> anyhow::Result<T> {
         let asked_at = Instant::now();
         let caller = self.request.caller;
         let shell = || caller.map(|caller| start_of(caller.pid()));
         let started = shell();
-        let mut ahead = 0;
+        let mut asks_driver = self.request.asks_driver;
         loop {
-            // Only the first process of the queue needs a survey.
-            let survey = match ahead {
-                0 => Some(self.survey(machine)?),
-                _ => None,
+            let survey = match asks_driver {
+                true => Some(self.survey(machine)?),
+                false => None,
             };
-            let effective = survey.as_ref().map(|survey| self.request.force.effective(survey));
-            let outcome = machine.update(|state| self.attempt(state, effective.as_ref(), attempt));
-            let (status, refusal) = match outcome? {
-                AttemptResult::Done(value, added) => {
+            let (status, refusal) = match self.ask(machine, survey.as_ref(), view)? {
+                Outcome::Granted(value, added) => {
                     if let Some(waiting) = self.waited.take() {
                         drop(waiting);
                         let waited = i64::try_from(asked_at.elapsed().as_secs());
@@ -158,15 +157,14 @@ impl Waiter<'_> {
                     }
                     return Ok(value);
                 }
-                AttemptResult::Next => {
-                    ahead = 0;
+                Outcome::FactsNeeded => {
+                    asks_driver = true;
                     continue;
                 }
-                AttemptResult::Waits(status, refusal) => {
-                    ahead = status.ahead;
-                    (status, refusal)
-                }
+                Outcome::Waits(status, refusal) => (status, refusal),
             };
+            // Only the first process of the queue needs a survey.
+            asks_driver = status.ahead == 0;
             let waiting = match &mut self.waited {
                 Some(waiting) => waiting,
                 None => {
@@ -176,7 +174,7 @@ impl Waiter<'_> {
                     self.waited.insert(WaitDisplay::new().context("cannot wait")?)
                 }
             };
-            waiting.show(&status, blocking_uses(&refusal));
+            waiting.show(&status, refusal.devices().map_or(&[], AllocateError::outside));
             let patience = self.request.wait.wait.flatten();
             let rest = patience.map(|patience| patience.saturating_sub(asked_at.elapsed()));
             if rest.is_some_and(|rest| rest.is_zero()) {
@@ -196,68 +194,33 @@ impl Waiter<'_> {
         }
     }
 
-    fn attempt<T>(
-        &mut self,
-        state: &mut EditableState,
+    /// Asks for the devices, with the facts of a survey.
+    fn ask<T>(
+        &self,
+        machine: &mut Machine,
         survey: Option<&Survey>,
-        attempt: &mut impl Attempt<T>,
-    ) -> anyhow::Result<AttemptResult<T>> {
-        let eid = self.request.eid;
-        let is_surveyed = survey.is_some();
-        let survey = &survey.cloned().unwrap_or_else(|| Survey {
-            usage: DeviceUsage { models: self.usage.models.clone(), ..DeviceUsage::default() },
-            ..Survey::default()
-        });
-        if let Some(inventory) = &survey.inventory {
-            state.merge_inventory(inventory);
-        }
-        let ahead = state.queue_position(self.pid);
-        let ahead = ahead.unwrap_or_else(|| state.queue().len());
-        if ahead == 0 && !is_surveyed {
-            return Ok(AttemptResult::Next);
-        }
-        let before = state.clone();
-        let had = state.attached(eid);
-        let refusal: anyhow::Error = match attempt(state, survey) {
-            Ok(value) => {
-                let mut added = Added::new(state, eid, &had, survey);
-                let waiting = &state.queue()[..ahead];
-                let expectation = before.expectation(&self.usage);
-                let after = state.expectation(&self.usage);
-                let is_first = ahead == 0 || added.devices.is_empty() || self.request.over_subscribe;
-                let environment = (eid, &added.devices[..]);
-                let any_time = is_set(PASS_QUEUE);
-                if is_first || expectation.delays_none(&after, waiting, environment, any_time) {
-                    if !is_surveyed {
-                        *state = before;
-                        return Ok(AttemptResult::Next);
-                    }
-                    if !is_first {
-                        added.passed = waiting.to_vec();
-                    }
-                    self.request.caller.map_or(Ok(()), Caller::check)?;
-                    state.leave_queue(self.pid);
-                    return Ok(AttemptResult::Done(value, added));
-                }
-                Failure::OthersWait(waiting.to_vec()).into()
-            }
-            Err(error) if is_refusal(&error) => {
-                if !may_become_free(&before, eid, survey, attempt) {
-                    return Err(error);
-                }
-                error
-            }
-            Err(error) => return Err(error),
+        view: &impl Fn(&Granted<'_>) -> T,
+    ) -> anyhow::Result<Outcome<T>> {
+        let DeviceRequest { request, eid, caller, .. } = self.request;
+        let facts = Facts {
+            inventory: survey.and_then(|it| it.inventory.clone()),
+            usage: self.usage.clone(),
+            taken_seconds: survey.map(|_| now_seconds()),
         };
-        if self.request.wait.wait.is_none() {
-            self.is_refused = true;
-            return Err(refusal);
-        }
-        let requested = state.requested().cloned();
-        *state = before;
-        let ahead = state.enqueue(self.pid, requested.clone());
-        let status = QueueStatus::new(state, &self.usage, eid, ahead, requested);
-        Ok(AttemptResult::Waits(status, refusal))
+        let models = &self.usage.models;
+        machine.change(request, &facts, |before, after, reply| {
+            Ok(match reply {
+                Reply::FactsNeeded => Outcome::FactsNeeded,
+                Reply::Waits { ahead, requested, refusal } => {
+                    Outcome::Waits(QueueStatus::new(after, &facts.usage, eid, ahead, requested), refusal)
+                }
+                reply => {
+                    caller.map_or(Ok(()), Caller::check)?;
+                    let added = Added::new(after, eid, &reply, models);
+                    Outcome::Granted(view(&Granted { before, after, reply: &reply, models }), added)
+                }
+            })
+        })
     }
 
     /// Surveys the GPUs for an attachment.
@@ -283,10 +246,7 @@ impl Waiter<'_> {
         if let Some(waiting) = &self.waited {
             waiting.clear();
         }
-        let left = machine.update(|state| {
-            state.leave_queue(self.pid);
-            Ok::<_, StoreError>(())
-        });
+        let left = machine.change(&Request::Withdraw, &Facts::default(), |_, _, _| Ok::<_, anyhow::Error>(()));
         if let Err(error) = left {
             print_note(&error.to_string());
         }
@@ -319,29 +279,18 @@ fn start_of(pid: u32) -> Option<u64> {
     Some(table.lineage.get(&pid)?.start_time_ticks)
 }
 
-impl ForceFlag {
-    /// The survey without the uses that the flag ignores.
-    fn effective(self, survey: &Survey) -> Survey {
-        let mut effective = survey.clone();
-        if self.force || is_set(ATTACH_USED) {
-            effective.usage.outside.clear();
+impl WaitFlag {
+    /// The wish for devices with the flags for the queue and for devices that others use.
+    pub(crate) fn wish(self, force: ForceFlag) -> Wish {
+        Wish {
+            force: force.force || is_set(ATTACH_USED),
+            wait: self.wait.is_some(),
+            pass_queue: is_set(PASS_QUEUE),
+            ..Wish::default()
         }
-        effective
     }
 }
 
 fn is_set(variable: &str) -> bool {
     env::var_os(variable).is_some_and(|value| value == "1")
-}
-
-/// Whether the attempt would succeed without other environments and other use of devices.
-fn may_become_free<T>(state: &EditableState, eid: &str, survey: &Survey, attempt: &mut impl Attempt<T>) -> bool {
-    let mut alone = state.clone();
-    for other in state.environments().iter().filter(|it| it.eid != eid) {
-        // Without an index this cannot fail.
-        let _ = alone.detach(&other.eid, None);
-    }
-    let mut unused = survey.clone();
-    unused.usage.outside.clear();
-    attempt(&mut alone, &unused).is_ok()
 }

@@ -1,22 +1,4 @@
-//! Refusals of devices that may become free later.
-
-use genv_core::outside::OutsideUse;
-use genv_core::state::ChangeError;
-use genv_core::state::allocate::AllocateError;
-
-/// Whether an attempt failed because devices are not free.
-pub(super) fn is_refusal(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(ChangeError::Allocate(_))) || error.is::<AllocateError>()
-}
-
-/// The processes that caused the refusal by using devices without holding them.
-pub(super) fn blocking_uses(refusal: &anyhow::Error) -> &[OutsideUse] {
-    let refusal = match refusal.downcast_ref() {
-        Some(ChangeError::Allocate(refusal)) => Some(refusal),
-        _ => refusal.downcast_ref::<AllocateError>(),
-    };
-    refusal.map_or(&[], AllocateError::outside)
-}
+//! The message of a process whose devices were not free in time.
 
 /// The message after the time limit: the refusal without the advice to wait.
 pub(super) fn timed_out_message(refusal: &str) -> String {
