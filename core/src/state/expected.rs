@@ -60,7 +60,7 @@ impl Expectation<'_> {
     }
 
     /// The time at which each process of a queue gets its devices, Unix time; 0: now. Absent: not known.
-    fn times(&self, queue: &[Waiting]) -> Vec<Option<f64>> {
+    pub(super) fn times(&self, queue: &[Waiting]) -> Vec<Option<f64>> {
         let mut before = Some(0.0);
         let mut taken = BTreeSet::new();
         let each = queue.iter().map(|waiting| {

@@ -24,6 +24,8 @@ mod left_out;
 mod linger;
 pub(crate) mod liveness;
 mod members;
+#[cfg(test)]
+mod order;
 mod own_file;
 mod queue;
 mod refused;

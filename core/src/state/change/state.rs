@@ -78,8 +78,8 @@ impl EditableState {
         is_lost.then(|| self.lost_owners.get(eid).cloned().unwrap_or_default())
     }
 
-    /// The environments without a record that may be restored, each with its user: a damaged file lost them, or genv 1.x
-    /// cleared them.
+    /// The environments without a record that may be restored, each with its user: a damaged file lost them, or genv
+    /// 1.x cleared them.
     pub fn restorable(&self) -> impl Iterator<Item = (&str, u32)> {
         let missing = self.known.values().filter(move |it| self.environment(&it.environment.eid).is_none());
         missing.map(|it| (it.environment.eid.as_str(), it.environment.uid))

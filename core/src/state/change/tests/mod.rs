@@ -1,4 +1,5 @@
 mod devices;
+mod histories;
 mod requests;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};

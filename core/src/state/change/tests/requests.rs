@@ -100,18 +100,18 @@ fn a_refusal_tells_what_to_do_next() {
     let mut text = |uid, request: &Request| lab.ask(uid, 50, request).unwrap_err().to_string();
     assert_eq!(
         text(BOB, &leave("listed", 7, false)),
-        "cannot leave environment listed of the user 4000000: only this user and root may do so. Ask this user, or run it \
-         with sudo"
+        "cannot leave environment listed of the user 4000000: only this user and root may do so. Ask this user, \
+         or run it with sudo"
     );
     assert_eq!(
         text(BOB, &enter("lost", 9)),
-        "cannot activate environment lost: its record was lost with a damaged file, and none of its living processes is \
-         yours. Only its user and root may do so. Choose another id, or run it with sudo"
+        "cannot activate environment lost: its record was lost with a damaged file, and none of its living processes \
+         is yours. Only its user and root may do so. Choose another id, or run it with sudo"
     );
     assert_eq!(
         text(BOB, &enter("listed", 9)),
-        "cannot activate: environment listed belongs to the user 4000000. 'genv activate' with another id, or with none, \
-         starts one of your own"
+        "cannot activate: environment listed belongs to the user 4000000. 'genv activate' with another id, or with \
+         none, starts one of your own"
     );
     assert_eq!(
         text(ALICE, &Request::Extend { eid: "listed".to_owned(), more: Duration::from_secs(367 * 86_400) }),
