@@ -168,41 +168,20 @@ fn a_request_passes_those_that_it_does_not_delay() -> Result<()> {
     holder.runs()?;
     let large = Job::start(&account, &["--gpus=4", "--wait"])?;
     large.stderr_lines.next_line()?;
-    let refused: &[&[&str]] = &[&["--gpus=1"], &["--index=2", "--for=9h"]];
-    for (words, counted) in refused.iter().zip(1..) {
-        let words = [&["exec"], *words, &["--", "true"]].concat();
-        ensure!(run(&account, &words)?.0 == 4, "{words:?}");
-        ensure!(refusals(&account)? == counted, "{words:?}");
-    }
+    ensure!(run(&account, &["exec", "--gpus=1", "--", "true"])?.0 == 4);
+    ensure!(refusals(&account)? == 1);
     let passed = format!("(process {})\n", large.child.id());
-    let passes: &[(&[&str], &str)] =
-        &[(&["--gpus=2", "--for=7h"], "0"), (&["--index=3", "--for=7h", "--wait"], "0"), (&["--gpus=2"], "1")];
-    for (words, pass_queue) in passes {
-        let words = [&["exec"], *words, &["--", "true"]].concat();
+    for (words, pass_queue) in [(&["--gpus=2", "--for=7h"][..], "0"), (&["--gpus=2"], "1")] {
+        let words = [&["exec"], words, &["--", "true"]].concat();
         let (code, _, said) = run_with(&account, &[("GENV_PASS_QUEUE", pass_queue)], &words)?;
         ensure!(code == 0, "{words:?}: {code} {said}");
         let is_said = said.starts_with("genv: passed in the queue: ") && said.ends_with(&passed);
         ensure!(is_said, "{words:?}: {said}");
     }
     ensure!(!queue_is_empty(&account)?, "the large request waits on");
-    ensure!(refusals(&account)? == 2);
+    ensure!(refusals(&account)? == 1);
     holder.ends()?;
     large.runs()
-}
-
-#[test]
-fn a_waiting_process_passes_as_soon_as_it_delays_nobody() -> Result<()> {
-    let account = Account::new()?;
-    let leased = Job::start(&account, &["--gpus=2", "--for=8h"])?;
-    leased.runs()?;
-    let unleased = Job::start(&account, &["--gpus=2"])?;
-    unleased.runs()?;
-    let large = Job::start(&account, &["--gpus=4", "--wait"])?;
-    large.stderr_lines.next_line()?;
-    let small = Job::start(&account, &["--gpus=1", "--for=1h", "--wait"])?;
-    ensure!(small.stderr_lines.next_line()? == SECOND);
-    unleased.ends()?;
-    small.runs()
 }
 
 /// Puts a process into the queue, as every user may who can write the file.
@@ -358,9 +337,7 @@ fn who_waits_for_too_long_leaves_the_queue() -> Result<()> {
     ensure!(queue_is_empty(&account)?);
     ensure!(refusals(&account)? == 1);
     // No waiting would help.
-    for words in ["--gpus=5", "--index=9", "--gpu-type=a100"] {
-        ensure!(run(&account, &["exec", words, "--wait", "--", "true"])?.0 != 0, "{words}");
-        ensure!(refusals(&account)? == 1, "{words}");
-    }
+    ensure!(run(&account, &["exec", "--gpus=5", "--wait", "--", "true"])?.0 == 4);
+    ensure!(refusals(&account)? == 1);
     Ok(())
 }

@@ -64,18 +64,6 @@ fn a_lease_is_kept_until_its_environment_ends() {
 }
 
 #[test]
-fn an_ended_lease_is_extended_from_now() {
-    let folder = tempfile::tempdir().unwrap();
-    activate(folder.path(), &["a"]);
-    let extend = |now_seconds| {
-        let left = update(folder.path(), now_seconds, |state| state.extend_lease("a", Duration::from_secs(60)));
-        (left.as_secs(), ends(folder.path())[0].1 as u64 - NOW)
-    };
-    assert_eq!(extend(NOW + 600), (3060, 3660));
-    assert_eq!(extend(NOW + 4000), (60, 4060));
-}
-
-#[test]
 fn a_new_environment_has_no_lease_of_an_ended_one() {
     let folder = tempfile::tempdir().unwrap();
     activate(folder.path(), &["a"]);

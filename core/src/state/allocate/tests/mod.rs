@@ -456,15 +456,3 @@ fn too_few_devices_of_a_kind_are_reported_with_their_holders() {
          A100-SXM4-40GB (16.0 GiB each), 2 Tesla T4 (16.0 GiB each): ask for one of these"
     );
 }
-
-/// A whole machine on which environments attach, one after the other.
-#[derive(Clone, Debug)]
-struct Step {
-    environment: u8,
-    memory: Option<u64>,
-    selection: Selection,
-    busy: BTreeSet<u32>,
-    own: BTreeSet<u32>,
-    lost: BTreeSet<u32>,
-    models: Vec<String>,
-}

@@ -113,6 +113,8 @@ fn a_refusal_tells_what_to_do_next() {
         "cannot activate: environment listed belongs to the user 4000000. 'genv activate' with another id, or with \
          none, starts one of your own"
     );
+    let attach = Request::Attach { eid: "no\n".to_owned(), permission: Permission::Owner, wish: Wish::default() };
+    assert_eq!(text(ALICE, &attach), "there is no environment no\\n. 'genv envs' lists those that there are");
     assert_eq!(
         text(ALICE, &Request::Extend { eid: "listed".to_owned(), more: Duration::from_secs(367 * 86_400) }),
         "cannot extend: the lease would end in 367 days, and the limit is 366 days. Choose less"
@@ -137,6 +139,13 @@ fn an_environment_ends_with_its_last_shell_and_the_command_that_ends_says_what_r
     assert!(matches!(left, Reply::Left(Left::Continues(environment)) if environment.pids == [8]));
     assert_eq!(lab.ask(BOB, 7, &leave("e", 9, true)).map_err(|it| it.is_temporary()), Err(false));
     assert_eq!(lab.ask(ALICE, 7, &leave("e", 9, true)), Ok(Reply::Left(Left::Ends)));
+    // A Jupyter kernel keeps an environment.
+    let kernel = MemberId::Kernel("k".to_owned());
+    lab.ask(ALICE, 7, &enter("e", 7)).unwrap();
+    lab.ask(ALICE, 7, &Request::Join { eid: "e".to_owned(), member: kernel.clone(), founder: None }).unwrap();
+    assert!(matches!(lab.ask(ALICE, 7, &leave("e", 7, false)), Ok(Reply::Left(Left::Continues(_)))));
+    let of_kernel = Request::Leave { eid: Some("e".to_owned()), member: kernel, as_shell: false };
+    assert_eq!(lab.ask(ALICE, 7, &of_kernel), Ok(Reply::Left(Left::Ends)));
     for eid in ["a", "b"] {
         lab.ask(ALICE, 7, &enter(eid, 7)).unwrap();
     }
