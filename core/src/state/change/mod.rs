@@ -1,6 +1,6 @@
 //! Changes of the state: [`apply`] decides what a request changes, without files, clock, driver and processes.
 
-mod attached;
+mod assign;
 mod devices;
 mod ends;
 mod permission;
@@ -10,7 +10,8 @@ mod state;
 #[cfg(test)]
 pub(in crate::state) mod tests;
 
-pub(in crate::state) use attached::{attach_free, attach_visible};
+use assign::{Asked, assign};
+pub(in crate::state) use devices::{attach_free, attach_visible};
 pub(in crate::state) use ends::end_environments;
 pub use permission::check_owner_or_root;
 pub use refusal::Refusal;
@@ -36,10 +37,10 @@ pub fn apply(
     let uid = requester.uid;
     let mut after = EditableState { uid, now_seconds, ..state.clone() };
     let reply = match request {
-        Request::Enter(enter) => return devices::assign(after, devices::Asked::Enter(enter), *requester, facts),
+        Request::Enter(enter) => return assign(after, Asked::Enter(enter), *requester, facts),
         Request::Attach { eid, permission, wish } => {
-            let asked = devices::Asked::Attach { eid, permission: *permission, wish };
-            return devices::assign(after, asked, *requester, facts);
+            let asked = Asked::Attach { eid, permission: *permission, wish };
+            return assign(after, asked, *requester, facts);
         }
         Request::Join { eid, member, founder } => {
             let founder = match founder {

@@ -1,4 +1,4 @@
-mod devices;
+mod assign;
 mod histories;
 mod requests;
 
