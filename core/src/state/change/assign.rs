@@ -1,6 +1,5 @@
 //! The assignment of devices: which environment gets them now, and which process waits in the queue.
 
-use super::permission::check_owner;
 use super::refusal::Refusal;
 use super::request::{Attached, Enter, Facts, Permission, Reply, Requester, Wish};
 use super::state::EditableState;
@@ -177,17 +176,6 @@ fn attempt(state: &mut EditableState, asked: Asked<'_>, uid: u32, usage: &Device
 }
 
 impl EditableState {
-    /// Checks that a user may be in an environment, if it exists.
-    ///
-    /// # Errors
-    /// The environment is another user's.
-    pub fn check_may_enter(&self, eid: &str, uid: u32) -> Result<(), Refusal> {
-        match self.environment(eid) {
-            Some(environment) => check_owner(environment, uid, "activate"),
-            None => self.check_lost_record(eid, uid, "activate"),
-        }
-    }
-
     /// Creates or joins an environment, and configures it. Returns the devices to attach. The values of a folder or
     /// file do not change an existing environment.
     fn enter(&mut self, enter: &Enter, uid: u32) -> Result<(Activation, Option<Selection>, DeviceKind), Refusal> {

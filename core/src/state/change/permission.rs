@@ -40,18 +40,29 @@ impl EditableState {
         }
     }
 
+    /// Checks that the user may be in an environment, if it exists.
+    ///
+    /// # Errors
+    /// The environment belongs to another user.
+    pub(super) fn check_may_enter(&self, eid: &str, uid: u32) -> Result<(), Refusal> {
+        match self.environment(eid) {
+            Some(environment) => check_owner(environment, uid, "activate"),
+            None => self.check_lost_record(eid, uid, "activate"),
+        }
+    }
+
     /// Checks an environment whose record was lost with a damaged file: one of its recorded members must live and run
     /// as the user. Without a recorded member, an environment that still holds devices belongs to its last known user,
     /// since its processes may use them.
     ///
     /// # Errors
     /// The environment has a lost record, and the user is neither its user nor root.
-    pub(super) fn check_lost_record(&self, eid: &str, uid: u32, task: &'static str) -> Result<(), Refusal> {
-        let Some(owners) = self.lost_owners(eid) else {
+    fn check_lost_record(&self, eid: &str, uid: u32, task: &'static str) -> Result<(), Refusal> {
+        if self.lost.iter().all(|it| it.eid != eid) {
             let known = self.restorable().find(|(known, _)| *known == eid && !self.attached(eid).is_empty());
             return known.map_or(Ok(()), |(_, owner)| check_owner_or_root(owner, uid, || task_of(task, eid)));
-        };
-        if uid == 0 || owners.contains(&uid) {
+        }
+        if uid == 0 || self.lost_owners.get(eid).is_some_and(|owners| owners.contains(&uid)) {
             return Ok(());
         }
         Err(Refusal::RecordLost { task, eid: eid.to_owned() })
@@ -62,7 +73,7 @@ impl EditableState {
 ///
 /// # Errors
 /// The environment belongs to another user.
-pub(super) fn check_owner(environment: &EnvironmentState, uid: u32, task: &'static str) -> Result<(), Refusal> {
+fn check_owner(environment: &EnvironmentState, uid: u32, task: &'static str) -> Result<(), Refusal> {
     if environment.uid == uid {
         return Ok(());
     }

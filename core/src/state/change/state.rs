@@ -71,13 +71,6 @@ impl EditableState {
         self.lost.iter().map(|it| (it.eid.as_str(), it.process))
     }
 
-    /// The users of the living members of an environment whose record a damaged file lost; absent if no member of it is
-    /// recorded.
-    pub fn lost_owners(&self, eid: &str) -> Option<BTreeSet<u32>> {
-        let is_lost = self.lost.iter().any(|it| it.eid == eid);
-        is_lost.then(|| self.lost_owners.get(eid).cloned().unwrap_or_default())
-    }
-
     /// The environments without a record that may be restored, each with its user: a damaged file lost them, or genv
     /// 1.x cleared them.
     pub fn restorable(&self) -> impl Iterator<Item = (&str, u32)> {
