@@ -53,6 +53,16 @@ impl WaitFlag {
     pub(crate) fn note_first(&mut self, note: &'static str) {
         self.note = Some(note);
     }
+
+    /// A wish with the flags for the queue and for devices that others use.
+    pub(crate) fn wish(self, force: ForceFlag) -> Wish {
+        Wish {
+            force: force.force || is_set(ATTACH_USED),
+            wait: self.wait.is_some(),
+            pass_queue: is_set(PASS_QUEUE),
+            ..Wish::default()
+        }
+    }
 }
 
 /// A request for devices.
@@ -103,10 +113,13 @@ pub(crate) fn obtain<T>(
     request: DeviceRequest<'_>,
     view: impl Fn(&Granted<'_>) -> T,
 ) -> anyhow::Result<T> {
-    let mut waiter = Waiter { request, waited: None, usage: DeviceUsage::default(), is_refused: false };
+    let mut waiter = Waiter { request, waited: None, usage: DeviceUsage::default() };
     let done = waiter.obtain(machine, &view);
-    let is_temporary = |error: &anyhow::Error| error.downcast_ref().is_some_and(Refusal::is_temporary);
-    if waiter.is_refused || done.as_ref().is_err_and(is_temporary) {
+    let is_refused = |error: &anyhow::Error| {
+        matches!(error.downcast_ref(), Some(Failure::NotInTime(_)))
+            || error.downcast_ref().is_some_and(Refusal::is_temporary)
+    };
+    if done.as_ref().is_err_and(is_refused) {
         machine.count_refused();
     }
     if let (Err(_), Some(_)) = (&done, &waiter.waited) {
@@ -128,8 +141,6 @@ struct Waiter<'a> {
     waited: Option<WaitDisplay>,
     /// The last survey's use of the devices, with the last known models.
     usage: DeviceUsage,
-    /// Whether the devices were not free in time.
-    is_refused: bool,
 }
 
 impl Waiter<'_> {
@@ -178,7 +189,6 @@ impl Waiter<'_> {
             let patience = self.request.wait.wait.flatten();
             let rest = patience.map(|patience| patience.saturating_sub(asked_at.elapsed()));
             if rest.is_some_and(|rest| rest.is_zero()) {
-                self.is_refused = true;
                 return Err(Failure::NotInTime(timed_out_message(&refusal.to_string())).into());
             }
             let signal = waiting.pause(rest.map_or(POLL, |rest| rest.min(POLL)));
@@ -277,18 +287,6 @@ fn not_known(kind: &DeviceKind, why: &str) -> anyhow::Error {
 fn start_of(pid: u32) -> Option<u64> {
     let table = ProcReader::new().read(&ProcessRequest { members: vec![pid], ..ProcessRequest::default() });
     Some(table.lineage.get(&pid)?.start_time_ticks)
-}
-
-impl WaitFlag {
-    /// The wish for devices with the flags for the queue and for devices that others use.
-    pub(crate) fn wish(self, force: ForceFlag) -> Wish {
-        Wish {
-            force: force.force || is_set(ATTACH_USED),
-            wait: self.wait.is_some(),
-            pass_queue: is_set(PASS_QUEUE),
-            ..Wish::default()
-        }
-    }
 }
 
 fn is_set(variable: &str) -> bool {
