@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
-use super::data::KnownEnvironment;
-use super::data::ProcessId;
+use super::data::{KnownEnvironment, ProcessId};
 use super::jobs::{MOST_JOBS, is_elsewhere, oldest, processes_by_user, reads_environs_of};
 use super::linger::{Belonging, START_TOLERANCE_SECONDS, belonging, lingers};
 use super::{EnvironmentState, State};
