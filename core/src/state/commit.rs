@@ -169,7 +169,7 @@ impl Loaded {
         editable
     }
 
-    /// The users of the living ones among the lost members, by environment. `table` has the members.
+    /// The users of living lost members, by environment. `table` has the members.
     fn lost_owners(&self, table: &ProcessTable) -> BTreeMap<String, BTreeSet<u32>> {
         let mut owners: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
         for member in &self.state.recorded.lost {

@@ -88,7 +88,7 @@ pub enum MemberId {
     Kernel(String),
 }
 
-/// The effect of [`EditableState::activate`].
+/// How a member came into an environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// The environment is new.
@@ -126,7 +126,7 @@ pub(super) struct LostMember {
     pub(super) process: ProcessId,
     /// The inode of its pid namespace.
     pub(super) pid_namespace: u64,
-    /// See [`super::RecordedMembers::is_job`].
+    /// Whether it is a job.
     pub(super) is_job: bool,
 }
 

@@ -7,7 +7,7 @@ use crate::state::allocate::{AttachRequest, DeviceKind, DeviceUsage, Selection};
 use crate::state::data::{Activation, Configuration, MemberId};
 use crate::state::queue::Waiting;
 
-/// Older facts say nothing about which devices are unused. The clock of facts from the future was set back.
+/// The age up to which facts tell unused devices. Facts from the future have no age: the clock was set back.
 const OLDEST_FACTS_SECONDS: f64 = 2.0;
 
 /// A request for devices.
@@ -19,7 +19,7 @@ pub(super) enum Asked<'a> {
 
 /// What an attempt has done.
 struct Attempt {
-    /// Absent if the environment is not entered.
+    /// Absent for [`Asked::Attach`].
     activation: Option<Activation>,
     /// Whether devices were requested.
     asks_devices: bool,
@@ -57,8 +57,8 @@ impl Asked<'_> {
 
 /// Gives an environment its devices, or a place in the queue.
 ///
-/// A process behind others in the queue gets devices if it delays none of them. `before` stays as it is, but for the
-/// machine's devices, where the process waits or the driver has to be asked.
+/// A process behind others in the queue gets devices if it delays none of them. A process that waits changes only
+/// the queue and the list of the machine's devices.
 ///
 /// # Errors
 /// The request is refused.
@@ -118,8 +118,8 @@ pub(super) fn assign(
     Ok((before, Reply::Waits { ahead, requested, refusal }))
 }
 
-/// The facts for the choice of devices. Without an answer for this attempt the models alone are used: they do not
-/// change. After a time a device may have got a process; a device with a process still counts as used.
+/// The facts for the choice of devices. Without an answer for this attempt only the models are used, which do not change.
+/// By an old answer the devices with a process still count as used, and the others are unknown.
 fn usable_facts(state: &EditableState, facts: &Facts, force: bool) -> DeviceUsage {
     let Some(taken_seconds) = facts.taken_seconds else {
         return DeviceUsage { models: facts.usage.models.clone(), ..DeviceUsage::default() };
@@ -176,8 +176,8 @@ fn attempt(state: &mut EditableState, asked: Asked<'_>, uid: u32, usage: &Device
 }
 
 impl EditableState {
-    /// Creates or joins an environment, and configures it. Returns the devices to attach. The values of a folder or
-    /// file do not change an existing environment.
+    /// Creates or joins an environment, and configures it. Returns the devices to attach. The local configuration does
+    /// not change an existing environment.
     fn enter(&mut self, enter: &Enter, uid: u32) -> Result<(Activation, Option<Selection>, DeviceKind), Refusal> {
         let Enter { eid, wish, .. } = enter;
         self.check_may_enter(eid, uid)?;

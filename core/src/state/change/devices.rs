@@ -24,8 +24,8 @@ impl EditableState {
     /// Attaches an environment to devices with its configured memory; returns the indices of all its devices. Devices
     /// that it keeps get the same amount.
     ///
-    /// # Errors The environment does not exist, or the devices cannot be assigned: only [`EditableState::requested`]
-    /// has changed.
+    /// # Errors
+    /// The environment does not exist, or the devices cannot be assigned: only [`EditableState::requested`] has changed.
     pub fn attach(&mut self, eid: &str, request: &AttachRequest) -> Result<Vec<u32>, ChangeError> {
         let memory = self.configuration(eid)?.gpu_memory;
         self.requested = Some(RequestedDevices::new(request, memory));

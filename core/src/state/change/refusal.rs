@@ -1,4 +1,5 @@
-//! Why a request is refused. The display of some looks up users' names, which may be slow: not under the lock.
+//! Why a request is refused. The display of some refusals looks up names of users, which may be slow: do not print them
+//! while the state is locked.
 
 use std::time::Duration;
 
@@ -79,7 +80,7 @@ impl Refusal {
         matches!(self, Self::OthersWait(_) | Self::Devices { .. })
     }
 
-    /// The missing devices' error.
+    /// Why devices cannot be assigned, if that is the reason.
     pub const fn devices(&self) -> Option<&AllocateError> {
         match self {
             Self::Devices { error, .. } => Some(error),

@@ -13,9 +13,9 @@ use crate::state::queue::{RequestedDevices, Waiting};
 /// Who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Requester {
-    /// The effective user.
+    /// The user, see [`own_uid`](crate::proc::own_uid).
     pub uid: u32,
-    /// The process that waits in the queue.
+    /// The process, which may wait in the queue.
     pub pid: u32,
 }
 
@@ -23,14 +23,14 @@ pub struct Requester {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Policy {}
 
-/// What is known about the machine's devices. Without an answer of the driver it is empty.
+/// The driver's answer about the devices of the machine. Without an answer it is empty.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Facts {
     /// The devices of the machine, if the driver listed them.
     pub inventory: Option<Inventory>,
-    /// The use of the devices, by the last answer.
+    /// The use of the devices, by the last answer. It may be of an earlier attempt.
     pub usage: DeviceUsage,
-    /// When the answer was taken, Unix time. Absent: the driver was not asked for this attempt.
+    /// The time of the answer, Unix time. Absent: the driver was not asked for this attempt.
     pub taken_seconds: Option<f64>,
 }
 
@@ -45,7 +45,7 @@ pub enum Request {
         eid: String,
         /// The new member.
         member: MemberId,
-        /// The user of the environment if it does not exist. Absent: the environment must exist.
+        /// The user of the environment if it does not exist. Absent: the environment must exist, and be the requester's.
         founder: Option<Founder>,
     },
     /// Attach devices to an environment.
@@ -82,7 +82,7 @@ pub enum Request {
         /// Additional time.
         more: Duration,
     },
-    /// Replace a member by its child. The environment does not end in between.
+    /// Replace a member by its child, without an end of the environment in between.
     HandOver {
         /// The environment.
         eid: String,
@@ -97,7 +97,7 @@ pub enum Request {
         eid: Option<String>,
         /// The member.
         member: MemberId,
-        /// Whether the environment ends if only jobs remain, also where the member had ended before.
+        /// Whether the environment also ends if only jobs remain and the member had ended before.
         as_shell: bool,
     },
     /// Leave the queue.
@@ -119,11 +119,11 @@ pub struct Enter {
     pub gpu_memory: Option<MemoryAmount>,
     /// The new lease, from now.
     pub lease: Option<Duration>,
-    /// The values of a new environment that have no other value here.
+    /// The configuration of a new environment, where the request has no value.
     pub local: Configuration,
-    /// The lease of a new environment, if no other is here.
+    /// The lease of a new environment if `lease` is absent.
     pub local_lease: Option<Duration>,
-    /// The devices of a new environment.
+    /// The accepted devices of a new environment, instead of those of the wish.
     pub kind_if_new: DeviceKind,
     /// Whether devices are attached.
     pub attach: bool,
@@ -131,10 +131,10 @@ pub struct Enter {
     pub wish: Wish,
 }
 
-/// The user of an environment.
+/// The user of a new environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Founder {
-    /// The user.
+    /// The user's id.
     pub uid: u32,
     /// The user's name.
     pub username: Option<String>,
@@ -164,7 +164,7 @@ pub struct Wish {
     pub force: bool,
     /// Whether to enter the queue if the devices are not free.
     pub wait: bool,
-    /// Whether to pass processes in the queue that are delayed by it.
+    /// Whether to pass processes in the queue even if they are delayed.
     pub pass_queue: bool,
 }
 
@@ -202,13 +202,13 @@ pub enum Reply {
     Entered(Activation, Attached),
     /// The environment has its devices.
     Attached(Attached),
-    /// The environment has no configured number of devices. Nothing has changed.
+    /// No devices are requested or configured. No attachment has changed.
     NothingConfigured,
     /// These devices were detached.
     Detached(Vec<u32>),
     /// The member is not in the environment.
     Left(Left),
-    /// The process is in the queue. Nothing else has changed.
+    /// The process is in the queue. No environment has changed.
     Waits {
         /// The number of processes before it.
         ahead: usize,
@@ -217,7 +217,7 @@ pub enum Reply {
         /// Why it waits.
         refusal: Refusal,
     },
-    /// The process can have devices, and the driver has to be asked first. Nothing has changed.
+    /// The decision needs an answer of the driver. Nothing has changed.
     FactsNeeded,
 }
 

@@ -30,7 +30,7 @@ pub struct EditableState {
     /// Last facts of environments that hold devices, and of those that may be restored.
     pub(in crate::state) known: KnownEnvironments,
     pub(in crate::state) leases: Leases,
-    /// The users of the living ones among the lost members, by environment.
+    /// The users of living lost members, by environment.
     pub(in crate::state) lost_owners: BTreeMap<String, BTreeSet<u32>>,
     /// The user who changes the state.
     pub(in crate::state) uid: u32,
@@ -207,13 +207,13 @@ impl EditableState {
         self.leases.get(eid).copied()
     }
 
-    /// Sets the lease of an environment of the caller to this duration from now.
+    /// Sets the lease of an environment to this duration from now.
     pub fn lease(&mut self, eid: &str, duration: Duration) {
         let end = self.now_seconds + duration.as_secs_f64();
         self.leases.insert(eid.to_owned(), end.floor());
     }
 
-    /// Extends the lease of an environment of the caller. A lease that has ended, or does not exist, begins now.
+    /// Extends the lease of an environment. A lease that has ended, or does not exist, begins now.
     /// Returns the whole remaining time.
     pub fn extend_lease(&mut self, eid: &str, more: Duration) -> Duration {
         let left = self.lease_end(eid).unwrap_or_default() - self.now_seconds;
@@ -231,9 +231,8 @@ impl EditableState {
         self.end_environments();
     }
 
-    /// Puts a process of the caller into the queue for devices, unless the queue has the process; returns the number of
-    /// processes before it. An ended process leaves the queue. A user has a limited number of places; a process
-    /// without a place comes behind all others.
+    /// Puts a process of the user into the queue for devices, unless the queue has the process; returns the number of
+    /// processes before it. A user has a limited number of places; a process without a place comes behind all others.
     pub fn enqueue(&mut self, pid: u32, request: Option<RequestedDevices>) -> usize {
         let uid = self.uid;
         let is_own = |waiting: &&Waiting| waiting.uid == uid;

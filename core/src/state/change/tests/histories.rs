@@ -167,7 +167,7 @@ fn run(mode: Mode, gibibytes: &[u64], steps: &[Step]) -> Result<(), TestCaseErro
     Ok(())
 }
 
-/// A refused request that may be granted later is granted to somebody alone, and no other.
+/// A request that may be granted later, and no other, is granted where nobody else holds, uses or awaits devices.
 fn check_refusal(before: &Lab, asked: &Asked<'_>, refusal: &Refusal) -> Result<(), TestCaseError> {
     if asked.facts.taken_seconds.is_none() || !refusal.is_shortage() {
         return Ok(());
@@ -255,8 +255,8 @@ fn check_shape(mode: Mode, before: &EditableState, after: &EditableState) -> Res
     prop_assert_eq!(pids(before, after), pids(after, before));
     let distinct: BTreeSet<u32> = after.queue.iter().map(|it| it.pid).collect();
     prop_assert_eq!(distinct.len(), after.queue.len());
-    for first in &after.queue {
-        prop_assert!(after.queue.iter().filter(|it| it.uid == first.uid).count() <= MOST_OF_ONE_USER);
+    for waiting in &after.queue {
+        prop_assert!(after.queue.iter().filter(|it| it.uid == waiting.uid).count() <= MOST_OF_ONE_USER);
     }
     Ok(())
 }
