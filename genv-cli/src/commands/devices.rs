@@ -6,7 +6,9 @@ use std::io;
 use clap::{Args, Subcommand, ValueEnum};
 use genv_core::state::allocate::DeviceKind;
 use genv_core::state::shape::{DevicesDocument, Times};
-use genv_core::state::{AttachmentState, DeviceState, EnvironmentState, Inventory, Permission, Request, State, Wish};
+use genv_core::state::{
+    AttachmentState, DeviceState, EnvironmentState, Facts, Inventory, Permission, Request, State, Wish,
+};
 use serde_json::{Value, json};
 
 use super::free::print_queue_note;
@@ -159,11 +161,10 @@ impl DevicesCommand {
                 print_indices(&obtain(machine, request, |granted| granted.after.attached(&eid))?)?;
             }
             Self::Detach { eid, index, quiet } => {
-                let left = machine.update(|state| {
-                    check_permission(state, &eid, "detach")?;
-                    state.detach(&eid, index)?;
-                    Ok::<_, anyhow::Error>(state.attached(&eid))
-                })?;
+                let (eid, indices) = (&eid, index.into_iter().collect());
+                let request = Request::Detach { eid: eid.clone(), permission: Permission::OwnerOrRoot, indices };
+                let left = machine
+                    .change(&request, &Facts::default(), |_, after, _| Ok::<_, anyhow::Error>(after.attached(eid)))?;
                 if !quiet {
                     print_indices(&left)?;
                 }

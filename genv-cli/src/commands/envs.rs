@@ -4,7 +4,7 @@ use std::io;
 
 use clap::{Args, Subcommand, ValueEnum};
 use genv_core::state::shape::{EnvironmentsDocument, Times};
-use genv_core::state::{Configuration, EnvironmentState, MemberId, State};
+use genv_core::state::{ConfigurationChange, EnvironmentState, Facts, Founder, MemberId, Permission, Request, State};
 use serde_json::{Value, json};
 
 use super::query::{self, print_fields};
@@ -192,32 +192,16 @@ impl EnvsCommand {
                     MemberId::Process(pid) => check_member(pid),
                     MemberId::Kernel(_) => Ok(()),
                 };
-                machine.update(|state| {
-                    check_permission(state, &eid, "join")?;
-                    if state.environment(&eid).is_none() {
-                        check_may_change(uid, "activate an environment")?;
-                    }
-                    may_be_member?;
-                    state.activate(&eid, uid, username.as_deref(), &member);
-                    Ok::<_, anyhow::Error>(())
-                })?;
+                let request = Request::Join { eid, member, founder: Some(Founder { uid, username }) };
+                machine.change(&request, &Facts::default(), |_, _, _| may_be_member)?;
             }
-            Self::Config { eid, field } => machine.update(|state| {
-                check_permission(state, &eid, "configure")?;
-                let mut configuration = state.configuration(&eid)?;
-                field.set(&mut configuration);
-                Ok::<_, anyhow::Error>(state.configure(&eid, configuration)?)
-            })?,
+            Self::Config { eid, field } => {
+                let request = Request::Configure { eid, permission: Permission::OwnerOrRoot, change: field.change() };
+                machine.change(&request, &Facts::default(), |_, _, _| Ok::<_, anyhow::Error>(()))?;
+            }
             Self::Deactivate { member } => {
-                let member = member.id();
-                machine.update(|state| {
-                    let environments = state.environments().iter();
-                    for environment in environments.filter(|it| it.has(&member)) {
-                        check_permission(state, &environment.eid, "leave")?;
-                    }
-                    state.deactivate(&member);
-                    Ok::<_, anyhow::Error>(())
-                })?;
+                let request = Request::Leave { eid: None, member: member.id(), as_shell: false };
+                machine.change(&request, &Facts::default(), |_, _, _| Ok::<_, anyhow::Error>(()))?;
             }
             Self::Find { member, output } => {
                 let state = machine.state()?;
@@ -251,12 +235,14 @@ impl MemberFlags {
 }
 
 impl Field {
-    fn set(self, configuration: &mut Configuration) {
+    fn change(self) -> ConfigurationChange {
+        let mut change = ConfigurationChange::default();
         match self {
-            Self::Name { name, .. } => configuration.name = name,
-            Self::Gpus { count, .. } => configuration.gpus = count,
-            Self::GpuMemory { gpu_memory, .. } => configuration.gpu_memory = gpu_memory,
+            Self::Name { name, .. } => change.name = Some(name),
+            Self::Gpus { count, .. } => change.gpus = Some(count),
+            Self::GpuMemory { gpu_memory, .. } => change.gpu_memory = Some(gpu_memory),
         }
+        change
     }
 }
 
