@@ -7,7 +7,7 @@ use std::process::{self, Command};
 
 use clap::Args;
 use genv_core::duration::parse_duration;
-use genv_core::state::{Facts, MemberId, Request};
+use genv_core::state::{Facts, MemberId, Refusal, Request};
 
 use super::activate::{EnterRequest, EnteredEnvironment, EnvironmentFlags, free_id};
 use super::deactivate::named;
@@ -151,7 +151,8 @@ fn run_within(
     let request = Request::HandOver { eid: entry.eid.to_owned(), from: entry.member, to: child.member };
     let handed_over = machine.change(&request, &Facts::default(), |_, _, _| Ok::<_, anyhow::Error>(()));
     if let Err(error) = handed_over {
-        print_note(&format!("the environment ends with this program: {error}"));
+        let why = if error.is::<Refusal>() { "its id is another user's by now".to_owned() } else { error.to_string() };
+        print_note(&format!("the environment ends with this program: {why}"));
     }
     let job = job.map(|(job, entered)| {
         let given = given(entered).to_string();
@@ -201,11 +202,15 @@ fn remaining_processes(machine: &mut Machine, eid: &str, member: u32) -> Vec<Dev
     processes.unwrap_or_default()
 }
 
-/// Removes a member from its environment.
+/// Removes a member from its environment. If the environment has ended and its id is another user's by now, nothing is
+/// left to do.
 fn leave(machine: &mut Machine, entry: &EnterRequest<'_>, as_shell: bool) -> anyhow::Result<()> {
     let member = MemberId::Process(entry.member);
     let request = Request::Leave { eid: Some(entry.eid.to_owned()), member, as_shell };
-    machine.change(&request, &Facts::default(), |_, _, _| Ok(()))
+    match machine.change(&request, &Facts::default(), |_, _, _| Ok::<_, anyhow::Error>(())) {
+        Err(error) if error.is::<Refusal>() => Ok(()),
+        left => left,
+    }
 }
 
 /// Whether one of the old tools directly follows `exec`.
