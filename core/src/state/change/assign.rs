@@ -7,7 +7,8 @@ use crate::state::allocate::{AttachRequest, DeviceKind, DeviceUsage, Selection};
 use crate::state::data::{Activation, Configuration, MemberId};
 use crate::state::queue::Waiting;
 
-/// The age up to which facts tell unused devices. Facts from the future have no age: the clock was set back.
+/// The greatest age of facts by which a device counts as unused. Facts from the future count as old: the clock was set
+/// back.
 const OLDEST_FACTS_SECONDS: f64 = 2.0;
 
 /// A request for devices.
@@ -58,7 +59,7 @@ impl Asked<'_> {
 /// Gives an environment its devices, or a place in the queue.
 ///
 /// A process behind others in the queue gets devices if it delays none of them. A process that waits changes only
-/// the queue and the list of the machine's devices.
+/// the queue, and what a new list of the machine's devices changes.
 ///
 /// # Errors
 /// The request is refused.
@@ -68,6 +69,7 @@ pub(super) fn assign(
     requester: Requester,
     facts: &Facts,
 ) -> Result<(EditableState, Reply), Refusal> {
+    // The request of an earlier change is not this one's.
     before.requested = None;
     if let Some(inventory) = &facts.inventory {
         before.merge_inventory(inventory);
@@ -111,15 +113,16 @@ pub(super) fn assign(
         }
     };
     if !wish.wait || !refusal.is_temporary() {
-        return Err(refusal);
+        // Only facts refuse a request for good.
+        return if facts.taken_seconds.is_none() { Ok((before, Reply::FactsNeeded)) } else { Err(refusal) };
     }
     let requested = after.requested;
     let ahead = before.enqueue(requester.pid, requested.clone());
     Ok((before, Reply::Waits { ahead, requested, refusal }))
 }
 
-/// The facts for the choice of devices. Without an answer for this attempt only the models are used, which do not change.
-/// By an old answer the devices with a process still count as used, and the others are unknown.
+/// The use of devices for the choice. Without a survey: the models alone, which do not change. With an old survey: busy
+/// devices stay busy, and every other device is unknown.
 fn usable_facts(state: &EditableState, facts: &Facts, force: bool) -> DeviceUsage {
     let Some(taken_seconds) = facts.taken_seconds else {
         return DeviceUsage { models: facts.usage.models.clone(), ..DeviceUsage::default() };

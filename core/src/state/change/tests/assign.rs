@@ -10,6 +10,13 @@ fn busy() -> Lab {
     lab
 }
 
+/// The same, and Bob's process 2 waits for all devices.
+fn with_queue() -> Lab {
+    let mut lab = busy();
+    assert_eq!(ahead(lab.ask(BOB, 2, &waiting("b", 2, 3))), 0);
+    lab
+}
+
 fn added(asked: Result<Reply, Refusal>) -> Vec<u32> {
     match asked {
         Ok(Reply::Entered(_, attached) | Reply::Attached(attached)) => attached.added,
@@ -136,6 +143,18 @@ fn who_gets_no_devices_is_refused_or_waits_in_order_of_arrival() {
     );
     let hopeless = lab.ask(BOB, 2, &waiting("b", 2, 4)).unwrap_err();
     assert!(matches!(hopeless, Refusal::Devices { may_become_free: false, .. }) && !hopeless.is_temporary());
+    let absent = with(waiting("b", 2, 0), |wish| (wish.count, wish.indices) = (None, [9].into()));
+    let model = DeviceKind { types: vec!["a100".to_owned()], ..DeviceKind::default() };
+    let unlike = Request::Enter(Box::new(Enter {
+        eid: "b".to_owned(),
+        member: 2,
+        attach: true,
+        kind_if_new: model,
+        ..Enter::default()
+    }));
+    for hopeless in [absent, with(unlike, |wish| wish.wait = true)] {
+        assert!(!lab.ask(BOB, 2, &hopeless).unwrap_err().is_temporary());
+    }
     assert_eq!((lab.state.queue().len(), lab.state.environment("b")), (0, None));
     assert_eq!(ahead(lab.ask(BOB, 2, &waiting("b", 2, 2))), 0);
     assert_eq!(ahead(lab.ask(CAROL, 3, &waiting("c", 3, 3))), 1);
@@ -153,14 +172,12 @@ fn who_gets_no_devices_is_refused_or_waits_in_order_of_arrival() {
 
 #[test]
 fn a_process_passes_those_that_it_does_not_delay() {
-    let queue = |lab: &mut Lab| assert_eq!(ahead(lab.ask(BOB, 2, &waiting("b", 2, 3))), 0);
     let passed = |asked: Result<Reply, Refusal>| match asked {
         Ok(Reply::Entered(_, attached)) => Ok((attached.added, attached.passed.len())),
         Err(refusal) => Err(refusal.is_temporary() && matches!(refusal, Refusal::OthersWait(_))),
         other => panic!("{other:?}"),
     };
-    let mut lab = busy();
-    queue(&mut lab);
+    let mut lab = with_queue();
     assert_eq!(passed(lab.ask(CAROL, 3, &count("c", 3, 1))), Err(true));
     assert_eq!(lab.state.environment("c"), None);
     let by_force = with(enter("c", 3), |wish| (wish.count, wish.pass_queue) = (Some(1), true));
@@ -178,10 +195,32 @@ fn a_process_passes_those_that_it_does_not_delay() {
     };
     assert_eq!(passed(lab.clone().ask(CAROL, 3, &leased(601))), Err(true));
     assert_eq!(passed(lab.clone().ask(CAROL, 3, &leased(600))), Ok((vec![2], 1)));
-    // Behind others the driver is asked only where devices can be had.
+    // One that waits already passes, too.
+    let and_waits = |seconds| with(leased(seconds), |wish| wish.wait = true);
+    assert_eq!(ahead(lab.ask(CAROL, 3, &and_waits(601))), 1);
+    assert_eq!(passed(lab.clone().ask(CAROL, 3, &and_waits(600))), Ok((vec![2], 1)));
+    // The driver is asked before devices are given or refused for good, and not before a process waits behind others.
     lab.facts = Facts::default();
-    assert_eq!(lab.ask(CAROL, 3, &leased(600)), Ok(Reply::FactsNeeded));
-    assert_eq!(passed(lab.ask(CAROL, 3, &leased(601))), Err(true));
+    for request in [leased(600), leased(601), waiting("c", 3, 4)] {
+        assert_eq!(lab.ask(CAROL, 3, &request), Ok(Reply::FactsNeeded));
+    }
+    assert_eq!(ahead(lab.ask(CAROL, 3, &and_waits(601))), 1);
+}
+
+#[test]
+fn who_gets_devices_or_waits_brings_the_list_of_the_machines_devices() {
+    let mut lab = Lab::new(&[]);
+    lab.state.devices_known = false;
+    lab.facts.inventory = Some(Inventory::new([(0, Some(16 << 10)), (1, Some(16 << 10))]));
+    let listed = |lab: &Lab| (lab.state.devices().len(), lab.state.devices_known);
+    let mut waits = lab.clone();
+    waits.state.queue.push(with_queue().state.queue.remove(0));
+    assert_eq!(ahead(waits.ask(CAROL, 3, &waiting("c", 3, 1))), 1);
+    assert_eq!(listed(&waits), (2, true));
+    lab.ask(BOB, 2, &count("b", 2, 3)).unwrap_err();
+    assert_eq!(listed(&lab), (0, false));
+    assert_eq!(added(lab.ask(BOB, 2, &count("b", 2, 1))), [0]);
+    assert_eq!(listed(&lab), (2, true));
 }
 
 #[test]
