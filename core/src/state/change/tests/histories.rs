@@ -6,6 +6,7 @@ use proptest::{collection, option, sample};
 use super::*;
 use crate::outside::OutsideUse;
 use crate::state::allocate::fits;
+use crate::state::data::DeviceState;
 use crate::state::expected::Expectation;
 
 /// Which devices a history asks for.
@@ -267,9 +268,13 @@ fn check_others(before: &EditableState, after: &EditableState, uid: u32) -> Resu
         state.environments.iter().filter(|it| it.uid != uid).cloned().collect()
     };
     prop_assert_eq!(others(before), others(after));
-    let attachments = |state: &EditableState| -> Vec<AttachmentState> {
-        let all = state.devices.iter().flat_map(|it| &it.attachments);
-        all.filter(|it| others(before).iter().any(|other| other.eid == it.eid)).cloned().collect()
+    let attachments = |state: &EditableState| -> Vec<(u32, AttachmentState)> {
+        let of = |device: &DeviceState| {
+            let index = device.index;
+            device.attachments.clone().into_iter().map(move |it| (index, it))
+        };
+        let all = state.devices.iter().flat_map(of);
+        all.filter(|(_, it)| others(before).iter().any(|other| other.eid == it.eid)).collect()
     };
     prop_assert_eq!(attachments(before), attachments(after));
     for other in others(before) {
@@ -301,7 +306,7 @@ fn check_added(
     if wish.indices.is_empty() && !wish.over_subscribe && age_seconds <= 2.0 {
         let memory = after.configuration(eid).unwrap().gpu_memory;
         let is_used = |index: &u32| usage.busy.contains(index) || usage.unknown.contains(index);
-        let is_left = |device: &&crate::state::DeviceState| {
+        let is_left = |device: &&DeviceState| {
             let own = |of: &EditableState| of.attached(eid).contains(&device.index);
             !own(before)
                 && !own(after)

@@ -130,10 +130,16 @@ fn an_environment_ends_with_its_last_shell_and_the_command_that_ends_says_what_r
     lab.state.jobs.insert(("e".to_owned(), 8));
     lab.ask(ALICE, 7, &Request::HandOver { eid: "e".to_owned(), from: 7, to: 9 }).unwrap();
     assert_eq!(lab.state.environment("e").unwrap().pids, [8, 9]);
+    assert_eq!(lab.state.jobs.len(), 1);
     assert_eq!(lab.ask(ALICE, 7, &leave("e", 9, false)), Ok(Reply::Left(Left::Ends)), "a job remains");
     assert_eq!(lab.ask(ALICE, 7, &leave("e", 9, false)), Ok(Reply::Left(Left::AlreadyEnded)));
     // A shell that has ended already leaves a job alone.
     lab.ask(ALICE, 8, &enter("e", 8)).unwrap();
+    for becomes_shell in [enter("e", 8), Request::HandOver { eid: "e".to_owned(), from: 7, to: 8 }] {
+        lab.state.jobs.insert(("e".to_owned(), 8));
+        lab.ask(ALICE, 8, &becomes_shell).unwrap();
+        assert_eq!(lab.state.jobs.len(), 0, "{becomes_shell:?}");
+    }
     lab.state.jobs.insert(("e".to_owned(), 8));
     let left = lab.ask(ALICE, 7, &leave("e", 9, false)).unwrap();
     assert!(matches!(left, Reply::Left(Left::Continues(environment)) if environment.pids == [8]));
