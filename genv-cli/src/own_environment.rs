@@ -2,12 +2,13 @@
 
 use std::env;
 
-use genv_core::proc::{ProcReader, ProcessRead, ProcessRequest, ProcessSource as _, is_kernel_thread, own_uid};
+use genv_core::proc::{
+    ProcReader, ProcessRead, ProcessRequest, ProcessSource as _, is_kernel_thread, own_uid, user_phrase,
+};
 use genv_core::state::{Configuration, EditableState, EnvironmentState, Refusal, State, check_owner_or_root};
 
 use crate::failure::Failure;
 use crate::shell::ShellEnvironment;
-use crate::users;
 
 /// The environment that this program claims by its variables. It may have ended.
 pub(crate) fn claimed_eid() -> Option<String> {
@@ -85,12 +86,12 @@ pub(crate) fn check_member(pid: u32) -> anyhow::Result<()> {
     };
     let owner = owner.map_or_else(
         || "its users are unknown, or differ".to_owned(),
-        |uid| format!("it runs as user {}", users::shown(uid)),
+        |uid| format!("it runs as user {}", user_phrase(uid)),
     );
     anyhow::bail!(
         "cannot add process {pid}: {owner}, and an environment has only processes of its own user, {}. Name one of \
                  yours, or run it with sudo",
-        users::shown(caller)
+        user_phrase(caller)
     )
 }
 

@@ -2,9 +2,7 @@
 
 use std::collections::HashMap;
 
-// The name service may be slow: do not call this while the state is locked.
-pub(crate) use genv_core::proc::shown_user as shown;
-use genv_core::proc::{find_username, user_with_uid};
+use genv_core::proc::{find_username, user_phrase_of};
 
 use crate::output::{Cell, harmless};
 
@@ -15,9 +13,9 @@ pub(crate) struct Users {
 }
 
 impl Users {
-    /// A cell with the text of [`shown`].
+    /// A cell such as `root(0)`, or `54321` without a name.
     pub(crate) fn cell(&mut self, uid: u32) -> Cell {
-        Cell::foreign(&user_with_uid(uid, self.find(uid)))
+        Cell::foreign(&user_phrase_of(uid, self.find(uid)))
     }
 
     /// `root`, or `54321` without a name.

@@ -22,7 +22,7 @@ pub use namespace::own_uid;
 pub use patient::ProcReader;
 pub(crate) use pid_namespace::PidHolder;
 pub use pid_namespace::{Below, INITIAL as INITIAL_PID_NAMESPACE, in_initial_pid_namespace, own_pid_namespace};
-pub use usernames::{find_username, shown_user, user_with_uid, username};
+pub use usernames::{find_username, user_phrase, user_phrase_of, username};
 
 use foldhash::{HashMap, HashSet};
 

@@ -25,13 +25,13 @@ pub fn find_username(uid: u32) -> Option<String> {
     usable(look_up(uid))
 }
 
-/// `root(0)`, or `54321` without a name. The call may wait for the network.
-pub fn shown_user(uid: u32) -> String {
-    user_with_uid(uid, find_username(uid).as_deref())
+/// `root(0)`, or `54321` without a name. The call may wait for the network: do not make it while the state is locked.
+pub fn user_phrase(uid: u32) -> String {
+    user_phrase_of(uid, find_username(uid).as_deref())
 }
 
 /// `root(0)`, or `54321` without a name.
-pub fn user_with_uid(uid: u32, name: Option<&str>) -> String {
+pub fn user_phrase_of(uid: u32, name: Option<&str>) -> String {
     name.map_or_else(|| uid.to_string(), |name| format!("{}({uid})", harmless(name)))
 }
 

@@ -7,10 +7,9 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use genv_core::files::{self, read_at_most};
+use genv_core::proc::user_phrase;
 use rustix::fs::{CWD, FileType, OFlags, Stat, fstat};
 use rustix::io::Errno;
-
-use crate::users;
 
 /// The error of a folder or file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -79,7 +78,7 @@ impl ConfigPath {
             return Err(self.wrong("it is not a file"));
         }
         if !trusts(rustix::process::geteuid().as_raw(), found.st_uid) {
-            let why = format!("it belongs to the user {}", users::shown(found.st_uid));
+            let why = format!("it belongs to the user {}", user_phrase(found.st_uid));
             return Err(self.error(why, "Only files of yours and of root are used"));
         }
         Ok(())

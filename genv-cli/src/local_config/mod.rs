@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{env, fmt, fs};
 
+use genv_core::proc::user_phrase;
 use genv_core::state::Configuration;
 use genv_core::state::allocate::DeviceKind;
 
@@ -15,7 +16,6 @@ pub(crate) use config_path::LocalConfigError;
 use config_path::{ConfigPath, trusts};
 
 use crate::output::harmless;
-use crate::users;
 
 mod config_path;
 mod folder;
@@ -141,7 +141,7 @@ impl Search {
     /// A note about skipped sources, if there are any.
     pub(crate) fn skipped(&self) -> Option<String> {
         let (source, owner) = self.skipped.first()?;
-        let (path, owner) = (printable(source.path()), users::shown(*owner));
+        let (path, owner) = (printable(source.path()), user_phrase(*owner));
         Some(match self.skipped.len() - 1 {
             0 => format!("{path} belongs to {owner}, and does not count"),
             more => format!("{path} belongs to {owner}, and does not count, as {more} more of other users"),

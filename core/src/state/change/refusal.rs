@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::state::ChangeError;
 use crate::duration::days;
-use crate::proc::shown_user;
+use crate::proc::user_phrase;
 use crate::state::allocate::AllocateError;
 use crate::state::data::LONGEST_LEASE;
 use crate::state::queue::{Waiting, waiting_phrase};
@@ -21,7 +21,7 @@ pub enum Refusal {
     },
     /// The environment belongs to another user, and only this user may do it.
     #[error("cannot {task}: environment {} belongs to the user {}. 'genv activate' with another id, or with none, \
-             starts one of your own", .eid.escape_debug(), shown_user(*.uid))]
+             starts one of your own", .eid.escape_debug(), user_phrase(*.uid))]
     NotOwner {
         /// The attempted task.
         task: &'static str,
@@ -32,7 +32,7 @@ pub enum Refusal {
     },
     /// Only this user and root may do it.
     #[error("cannot {task} of the user {}: only this user and root may do so. Ask this user, or run it with sudo",
-            shown_user(*.uid))]
+            user_phrase(*.uid))]
     NotOwnerOrRoot {
         /// The attempted task, with its object.
         task: String,
