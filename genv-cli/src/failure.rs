@@ -1,7 +1,7 @@
 //! Errors of commands, and their exit codes.
 
 use genv_core::state::allocate::AllocateError;
-use genv_core::state::{ChangeError, LockError, Refusal, StoreError};
+use genv_core::state::{LockError, Refusal, StoreError};
 use genv_simulator::SourceError;
 
 use crate::machine::NoSample;
@@ -88,8 +88,7 @@ fn code(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if error.downcast_ref().is_some_and(Refusal::is_shortage) {
         return Some(NOT_ENOUGH);
     }
-    // Transparent errors are not in the chain.
-    if matches!(error.downcast_ref(), Some(ChangeError::Allocate(_))) || error.is::<AllocateError>() {
+    if error.is::<AllocateError>() {
         return Some(NOT_ENOUGH);
     }
     let store = error.downcast_ref::<StoreError>();
@@ -108,6 +107,7 @@ mod tests {
     use std::time::Duration;
 
     use anyhow::Context as _;
+    use genv_core::state::ChangeError;
 
     use super::*;
 
@@ -125,7 +125,7 @@ mod tests {
         let usage = || SourceError::Usage("GENV_DEVICES is 'x'".to_owned());
         let missing = ChangeError::NoSuchEnvironment { eid: "7".to_owned() };
         let others_wait = || Refusal::OthersWait(Vec::new());
-        let cases: [(anyhow::Error, u8); 12] = [
+        let cases: [(anyhow::Error, u8); 11] = [
             (others_wait().into(), 4),
             (Refusal::from(ChangeError::from(no_device())).into(), 4),
             (Refusal::from(missing.clone()).into(), 1),
@@ -134,7 +134,6 @@ mod tests {
             (timed_out().into(), 6),
             (ResumeError::from(timed_out()).into(), 6),
             (no_device().into(), 4),
-            (ChangeError::from(no_device()).into(), 4),
             (usage().into(), 2),
             (NoSample::from(usage()).into(), 2),
             (missing.into(), 1),
