@@ -76,7 +76,8 @@ pub(crate) struct DeviceRequest<'a> {
     /// The shell that gets the devices. If it was killed meanwhile, nothing is changed.
     pub(crate) caller: Option<&'a Caller>,
     pub(crate) wait: WaitFlag,
-    /// Whether the driver is asked before the first attempt, and not only where the attempt needs it.
+    /// Whether the driver is asked before the first attempt. Later ones ask it at the head of the queue, or where the
+    /// decision needs it.
     pub(crate) asks_driver: bool,
 }
 

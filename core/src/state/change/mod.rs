@@ -22,7 +22,7 @@ pub use state::{ChangeError, EditableState};
 
 use super::data::{LONGEST_LEASE, MemberId};
 
-/// The state after a request, and the answer. `facts` are needed for devices alone.
+/// The state after a request, and the reply. Only requests for devices use `facts`.
 ///
 /// # Errors
 /// The request is refused.

@@ -23,14 +23,14 @@ pub struct Requester {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Policy {}
 
-/// The driver's answer about the devices of the machine. Without an answer it is empty.
+/// What is known of the devices of the machine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Facts {
     /// The devices of the machine, if the driver listed them.
     pub inventory: Option<Inventory>,
-    /// The use of the devices, by the last answer. It may be of an earlier attempt.
+    /// The use of the devices, by the last survey, also where this attempt made none.
     pub usage: DeviceUsage,
-    /// The time of the answer, Unix time. Absent: the driver was not asked for this attempt.
+    /// The end of the survey of this attempt, Unix time. Absent: there was none; then of `usage` only the models count.
     pub taken_seconds: Option<f64>,
 }
 
@@ -208,7 +208,7 @@ pub enum Reply {
     Detached(Vec<u32>),
     /// The member is not in the environment.
     Left(Left),
-    /// The process is in the queue. No environment has changed.
+    /// The process is in the queue, or behind it if its user has no place left. The request has changed no environment.
     Waits {
         /// The number of processes before it.
         ahead: usize,
