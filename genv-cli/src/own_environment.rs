@@ -1,11 +1,11 @@
-//! The environment of a command's shell, and permissions to change environments.
+//! The environment of a command's shell, and which processes may be members of one.
 
 use std::env;
 
 use genv_core::proc::{
     ProcReader, ProcessRead, ProcessRequest, ProcessSource as _, is_kernel_thread, own_uid, user_phrase,
 };
-use genv_core::state::{Configuration, EditableState, EnvironmentState, Refusal, State, check_owner_or_root};
+use genv_core::state::{Configuration, EditableState, EnvironmentState, Refusal, State};
 
 use crate::failure::Failure;
 use crate::shell::ShellEnvironment;
@@ -44,22 +44,6 @@ pub(crate) fn of_own(error: anyhow::Error, task: &'static str) -> anyhow::Error 
         Some(Refusal::NoSuchEnvironment { eid }) => Failure::Ended { task, eid: eid.clone() }.into(),
         _ => error,
     }
-}
-
-/// Checks that the caller is this user or root.
-///
-/// # Errors
-/// The caller is another user.
-pub(crate) fn check_may_change(uid: u32, task: &str) -> Result<(), Refusal> {
-    check_owner_or_root(uid, own_uid(), || task.to_owned())
-}
-
-/// Checks that the caller may change an environment, if it exists.
-///
-/// # Errors
-/// The environment belongs to another user.
-pub(crate) fn check_permission(state: &EditableState, eid: &str, task: &'static str) -> Result<(), Refusal> {
-    state.check_may_change(eid, own_uid(), task)
 }
 
 /// Checks that the caller may make a process a member of an environment: the process runs as the caller, or the caller is

@@ -23,7 +23,6 @@ use crate::machine::Machine;
 use crate::output::{
     Cell, Format, JsonFlag, ListFlags, Table, csv_line, joined, print, print_csv, print_json, print_note, stdout,
 };
-use crate::own_environment::check_permission;
 use crate::queue::{DeviceRequest, ForceFlag, WaitFlag, obtain};
 use crate::users::Users;
 use crate::values;
@@ -130,15 +129,8 @@ impl Devices {
         };
         let mut machine = Machine::here()?.cleaning(!self.no_cleanup);
         if self.reset {
-            let inventory = Inventory::of(&machine.sample(needed_patience())?);
-            machine.update(|state| {
-                let attachments = state.devices().iter().flat_map(|it| &it.attachments);
-                for attachment in attachments {
-                    check_permission(state, &attachment.eid, "detach")?;
-                }
-                state.reset_devices(&inventory);
-                Ok::<_, anyhow::Error>(())
-            })?;
+            let request = Request::ResetDevices(Inventory::of(&machine.sample(needed_patience())?));
+            machine.change(&request, &Facts::default(), |_, _, _| Ok::<_, anyhow::Error>(()))?;
         }
         command.run(&mut machine)
     }

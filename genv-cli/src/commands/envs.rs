@@ -13,7 +13,7 @@ use crate::completion;
 use crate::lease;
 use crate::machine::Machine;
 use crate::output::{Cell, Format, JsonFlag, ListFlags, Table, csv_line, joined, print, print_csv, print_json, stdout};
-use crate::own_environment::{check_may_change, check_member, check_permission};
+use crate::own_environment::check_member;
 use crate::users::Users;
 use crate::values;
 
@@ -167,17 +167,7 @@ impl Envs {
         };
         let mut machine = Machine::here()?.cleaning(!self.no_cleanup);
         if self.reset {
-            machine.update(|state| {
-                let known = state.environments().iter().map(|it| it.eid.as_str());
-                for eid in known.chain(state.lost().map(|(eid, _)| eid)) {
-                    check_permission(state, eid, "end")?;
-                }
-                for (_, uid) in state.restorable() {
-                    check_may_change(uid, "end environments")?;
-                }
-                state.reset_environments();
-                Ok::<_, anyhow::Error>(())
-            })?;
+            machine.change(&Request::ResetEnvironments, &Facts::default(), |_, _, _| Ok::<_, anyhow::Error>(()))?;
         }
         command.run(&mut machine)
     }

@@ -95,7 +95,7 @@ impl EditableState {
     }
 
     /// Removes all devices and attachments, and adds the devices of this inventory.
-    pub fn reset_devices(&mut self, inventory: &Inventory) {
+    pub(super) fn reset_devices(&mut self, inventory: &Inventory) {
         self.devices.clear();
         self.bare.clear();
         self.merge_inventory(inventory);

@@ -13,7 +13,7 @@ pub(in crate::state) mod tests;
 use assign::{Asked, assign};
 pub(in crate::state) use devices::{attach_free, attach_visible};
 pub(in crate::state) use ends::end_environments;
-pub use permission::check_owner_or_root;
+use permission::check_owner_or_root;
 pub use refusal::Refusal;
 pub use request::{
     Attached, ConfigurationChange, Enter, Facts, Founder, Left, Permission, Policy, Reply, Request, Requester, Wish,
@@ -113,6 +113,16 @@ pub fn apply(
         }
         Request::Withdraw => {
             after.leave_queue(requester.pid);
+            Reply::Done
+        }
+        Request::ResetEnvironments => {
+            after.check_reset_environments(uid)?;
+            after.reset_environments();
+            Reply::Done
+        }
+        Request::ResetDevices(inventory) => {
+            after.check_reset_devices(uid)?;
+            after.reset_devices(inventory);
             Reply::Done
         }
     };

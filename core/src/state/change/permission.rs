@@ -33,7 +33,7 @@ impl EditableState {
     ///
     /// # Errors
     /// The environment belongs to another user.
-    pub fn check_may_change(&self, eid: &str, uid: u32, task: &'static str) -> Result<(), Refusal> {
+    pub(super) fn check_may_change(&self, eid: &str, uid: u32, task: &'static str) -> Result<(), Refusal> {
         match self.environment(eid) {
             Some(it) => check_owner_or_root(it.uid, uid, || task_of(task, eid)),
             None => self.check_lost_record(eid, uid, task),
@@ -49,6 +49,28 @@ impl EditableState {
             Some(environment) => check_owner(environment, uid, "activate"),
             None => self.check_lost_record(eid, uid, "activate"),
         }
+    }
+
+    /// Checks that the user may end all environments, also those without a record.
+    ///
+    /// # Errors
+    /// One of them belongs to another user.
+    pub(super) fn check_reset_environments(&self, uid: u32) -> Result<(), Refusal> {
+        let listed = self.environments.iter().map(|it| &it.eid);
+        for eid in listed.chain(self.lost.iter().map(|it| &it.eid)) {
+            self.check_may_change(eid, uid, "end")?;
+        }
+        let mut owners = self.restorable().map(|(_, owner)| owner);
+        owners.try_for_each(|owner| check_owner_or_root(owner, uid, || "end environments".to_owned()))
+    }
+
+    /// Checks that the user may detach all devices.
+    ///
+    /// # Errors
+    /// An environment with devices belongs to another user.
+    pub(super) fn check_reset_devices(&self, uid: u32) -> Result<(), Refusal> {
+        let mut attachments = self.devices.iter().flat_map(|it| &it.attachments);
+        attachments.try_for_each(|it| self.check_may_change(&it.eid, uid, "detach"))
     }
 
     /// Checks an environment whose record was lost with a damaged file: one of its recorded members must live and run
@@ -84,7 +106,7 @@ fn check_owner(environment: &EnvironmentState, uid: u32, task: &'static str) -> 
 ///
 /// # Errors
 /// It is another user.
-pub fn check_owner_or_root(owner: u32, uid: u32, task: impl FnOnce() -> String) -> Result<(), Refusal> {
+pub(super) fn check_owner_or_root(owner: u32, uid: u32, task: impl FnOnce() -> String) -> Result<(), Refusal> {
     if [0, owner].contains(&uid) {
         return Ok(());
     }

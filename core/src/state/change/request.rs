@@ -102,6 +102,10 @@ pub enum Request {
     },
     /// Leave the queue.
     Withdraw,
+    /// End all environments.
+    ResetEnvironments,
+    /// Remove all devices and attachments, and add these devices.
+    ResetDevices(Inventory),
 }
 
 /// The request of [`Request::Enter`].

@@ -7,7 +7,7 @@ use super::ends::end_environments;
 use crate::state::allocate::{AllocateError, DeviceUsage};
 use crate::state::data::{
     Activation, Configuration, DeviceState, EnvironmentState, KnownEnvironment, KnownEnvironments, Leases, LostMember,
-    MemberId, ProcessId, Visible, attached,
+    MemberId, Visible, attached,
 };
 use crate::state::expected::Expectation;
 use crate::state::inventory;
@@ -66,14 +66,9 @@ impl EditableState {
         self.environments.iter().find(|it| it.eid == eid)
     }
 
-    /// The ids of environments whose records a damaged file lost, each with a recorded member.
-    pub fn lost(&self) -> impl Iterator<Item = (&str, ProcessId)> {
-        self.lost.iter().map(|it| (it.eid.as_str(), it.process))
-    }
-
     /// The environments without a record that may be restored, each with its user: a damaged file lost them, or genv
     /// 1.x cleared them.
-    pub fn restorable(&self) -> impl Iterator<Item = (&str, u32)> {
+    pub(super) fn restorable(&self) -> impl Iterator<Item = (&str, u32)> {
         let missing = self.known.values().filter(move |it| self.environment(&it.environment.eid).is_none());
         missing.map(|it| (it.environment.eid.as_str(), it.environment.uid))
     }
@@ -224,7 +219,7 @@ impl EditableState {
     }
 
     /// Ends all environments.
-    pub fn reset_environments(&mut self) {
+    pub(super) fn reset_environments(&mut self) {
         self.environments.clear();
         self.lost.clear();
         self.known.clear();

@@ -95,6 +95,11 @@ fn any_request(mode: Mode, pid: u32) -> impl Strategy<Value = Request> {
                 Request::Extend { eid: own(), more: Duration::from_secs(more) }
             }),
             1 => Just(Request::Withdraw),
+            1 => Just(Request::ResetEnvironments),
+            1 => collection::vec(4..17_u64, 1..5).prop_map(|gibibytes| {
+                let mebibytes = gibibytes.into_iter().map(|it| Some(it << 10));
+                Request::ResetDevices(Inventory::new((0..).zip(mebibytes)))
+            }),
         ]
     })
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::model::MemoryAmount;
-use crate::state::allocate::{AttachRequest, DeviceKind, DeviceUsage, Selection};
+use crate::state::allocate::{DeviceKind, DeviceUsage};
 use crate::state::data::{
     Activation, AttachmentState, Configuration, EnvironmentState, KnownEnvironments, LONGEST_LEASE, Leases, MemberId,
     Visible,
@@ -89,19 +89,4 @@ pub(in crate::state) fn configure(state: &mut EditableState, eid: &str, gpu_memo
     state.activate(eid, 0, None, &MemberId::Process(7));
     let configuration = Configuration { gpu_memory, ..Configuration::default() };
     state.configure(eid, configuration).unwrap();
-}
-
-#[test]
-fn a_reset_ends_environments_or_removes_devices() {
-    let mut state = machine(&[100, 100]);
-    configure(&mut state, "e", None);
-    let attach = |state: &mut EditableState| state.attach("e", &AttachRequest::new(Selection::Count(1))).unwrap();
-    attach(&mut state);
-    state.reset_devices(&Inventory::new([(0, Some(50))]));
-    assert_eq!(state.devices().len(), 1);
-    assert_eq!(state.attached("e"), Vec::<u32>::new());
-    attach(&mut state);
-    state.reset_environments();
-    assert_eq!(state.environments(), []);
-    assert_eq!(state.attached("e"), Vec::<u32>::new());
 }

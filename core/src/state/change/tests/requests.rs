@@ -122,6 +122,33 @@ fn a_refusal_tells_what_to_do_next() {
 }
 
 #[test]
+fn a_reset_needs_permission_for_each_environment_and_removes_all() {
+    let (environments, devices) = (Request::ResetEnvironments, Request::ResetDevices(Inventory::new([(0, Some(50))])));
+    let refused = |lab: &Lab, request: &Request, expected: &str| {
+        for uid in [ALICE, ROOT] {
+            assert_eq!(lab.clone().ask(uid, 50, request), Ok(Reply::Done));
+        }
+        let text = lab.clone().ask(BOB, 50, request).unwrap_err().to_string();
+        assert!(text.starts_with(expected), "{text}");
+    };
+    let mut lab = of_alice();
+    refused(&lab, &environments, "cannot end environment listed of the user 4000000: only this user and root may");
+    refused(&lab, &devices, "cannot detach environment lost: its record was lost");
+    lab.state.environments.clear();
+    refused(&lab, &environments, "cannot end environment lost: its record was lost");
+    lab.state.lost.clear();
+    refused(&lab, &environments, "cannot end environments of the user 4000000: only this user and root may");
+    lab.state.devices[0].attachments.clear();
+    refused(&lab, &devices, "cannot detach environment known of the user 4000000: only this user and root may");
+    lab.ask(ALICE, 50, &devices).unwrap();
+    assert_eq!((lab.state.devices().len(), lab.state.attached("known")), (1, vec![]));
+    lab.ask(ALICE, 7, &with(enter("e", 7), |wish| wish.count = Some(1))).unwrap();
+    assert_eq!(lab.state.attached("e"), [0]);
+    lab.ask(ALICE, 50, &environments).unwrap();
+    assert_eq!((lab.state.environments(), lab.state.attached("e")), (&[][..], vec![]));
+}
+
+#[test]
 fn an_environment_ends_with_its_last_shell_and_the_command_that_ends_says_what_remains() {
     let mut lab = Lab::new(&[16]);
     lab.ask(ALICE, 7, &enter("e", 7)).unwrap();
