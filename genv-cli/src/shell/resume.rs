@@ -1,11 +1,11 @@
 //! Updates a shell that is in an environment: after its start below another shell, at a command, or before a prompt.
 
-use std::env;
 use std::path::Path;
+use std::{env, process};
 
 use genv_core::model::ConfirmedChange;
 use genv_core::proc::own_uid;
-use genv_core::state::{MemberId, State, StateStore, StoreError, read_confirmed};
+use genv_core::state::{Facts, MemberId, Refusal, Request, Requester, State, StateStore, StoreError, read_confirmed};
 
 use super::device_changes::DeviceChanges;
 use super::reminder::Reminders;
@@ -44,6 +44,8 @@ pub(crate) enum ResumeError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error(transparent)]
     Caller(#[from] CallerError),
 }
 
@@ -71,15 +73,15 @@ pub(crate) fn resume(caller: Caller, store: &mut StateStore, purpose: ResumePurp
             caller.leave()?;
             return Ok(Resumed::Left(why.to_string()));
         }
-        found = store.update(|state| {
-            let uid = own_uid();
-            let exists = state.environment(&eid).is_some_and(|it| it.uid == uid);
-            if !exists {
-                return Ok::<_, StoreError>(Err(ended(&eid)));
-            }
-            state.activate(&eid, uid, None, &MemberId::Process(pid));
-            Ok(Ok((EnvironmentView::changed(state, &eid), true)))
-        })?;
+        let request = Request::Join { eid: eid.clone(), member: MemberId::Process(pid), founder: None };
+        let requester = Requester { uid: own_uid(), pid: process::id() };
+        let joined = store.change(&request, &requester, &Facts::default(), |_, after, _| {
+            Ok((EnvironmentView::changed(after, &eid), true))
+        });
+        found = match joined {
+            Err(ResumeError::Refused(_)) => Err(ended(&eid)),
+            joined => Ok(joined?),
+        };
     }
     match found {
         Ok((shown, _)) if purpose == ResumePurpose::Prompt => {
