@@ -44,7 +44,7 @@ mod watched;
 use allocate::DeviceUsage;
 pub use change::{
     Attached, ChangeError, ConfigurationChange, EditableState, Enter, Facts, Founder, Left, Permission, Policy,
-    Refusal, Reply, Request, Requester, Wish, apply,
+    Refusal, Reply, Request, Requester, SeenAttachment, Wish, apply,
 };
 pub use confirmed::read_confirmed;
 pub use data::{

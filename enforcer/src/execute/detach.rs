@@ -1,9 +1,9 @@
 //! Detaching a device from an environment.
 
+use std::process;
 use std::sync::Arc;
 
-use genv_core::proc::ProcessSource;
-use genv_core::state::{DeviceState, EnvironmentState, StoreError};
+use genv_core::state::{Facts, Refusal, Request, Requester, SeenAttachment, StoreError};
 
 use super::audit::{AuditAction, AuditRecord};
 use super::evidence::{refuse_for_good, refuse_for_now};
@@ -13,15 +13,12 @@ use crate::config::Mode;
 use crate::plan::{AttachmentTarget, Outcome, Target};
 
 /// Why the state was not changed.
+#[derive(Debug, thiserror::Error)]
 enum NotDetached {
-    Refused(Outcome),
-    Store(StoreError),
-}
-
-impl From<StoreError> for NotDetached {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error(transparent)]
+    Store(#[from] StoreError),
 }
 
 impl Executor {
@@ -35,8 +32,8 @@ impl Executor {
             false => self.pace(&target.username),
         };
         let outcome = match ready.and_then(|()| self.may_detach(target)) {
-            Ok(()) if self.policy.mode == Mode::DryRun => Outcome::Would,
-            Ok(()) => self.take_device(target, &mut record),
+            Ok(_) if self.policy.mode == Mode::DryRun => Outcome::Would,
+            Ok(seen) => self.take_device(target, seen, &mut record),
             Err(outcome) => outcome,
         };
         self.conclude(record, named, &outcome);
@@ -46,7 +43,8 @@ impl Executor {
         outcome
     }
 
-    fn may_detach(&mut self, target: &AttachmentTarget) -> Result<(), Outcome> {
+    /// The attachment of the plan, as it is now. The name of its user is looked up here, without the lock of the state.
+    fn may_detach(&mut self, target: &AttachmentTarget) -> Result<SeenAttachment, Outcome> {
         if target.hostname != self.hostname {
             return Err(refuse_for_good("it is on another host"));
         }
@@ -54,22 +52,30 @@ impl Executor {
             return Err(refuse_for_now("another GPU is at the index of the device now, or none".to_owned()));
         }
         let state = self.evidence.state()?;
+        let environment = state.environments.iter().find(|it| it.eid == target.eid);
+        let environment = environment.ok_or_else(|| refuse_for_now("the environment has ended".to_owned()))?;
         let processes = self.evidence.processes.as_mut();
-        let uid = still_attached(target, &state.environments, &state.devices, processes)?;
+        let owner = processes.owner(environment.uid);
+        if processes.username(owner) != target.username {
+            return Err(refuse_for_now("the environment is another user's now".to_owned()));
+        }
+        let AttachmentTarget { gpu: index, attached_seconds, .. } = *target;
+        let seen = SeenAttachment { eid: target.eid.clone(), uid: environment.uid, index, attached_seconds };
+        seen.check(&state.environments, &state.devices).map_err(|refusal| refuse_for_now(refusal.to_string()))?;
         // `never` protects users, and no user made this attachment.
         if target.unconfirmed {
-            return Ok(());
+            return Ok(seen);
         }
-        if uid == 0 {
+        if owner == 0 {
             return Err(refuse_for_good("it is root's"));
         }
-        if let Some(why) = user_exemption(uid, &target.username, &self.policy.never) {
+        if let Some(why) = user_exemption(owner, &target.username, &self.policy.never) {
             return Err(refuse_for_good(&why));
         }
-        Ok(())
+        Ok(seen)
     }
 
-    fn take_device(&mut self, target: &AttachmentTarget, record: &mut AuditRecord) -> Outcome {
+    fn take_device(&mut self, target: &AttachmentTarget, seen: SeenAttachment, record: &mut AuditRecord) -> Outcome {
         let prepared = self.check_breaker().and_then(|()| self.check_state_lock());
         let prepared = prepared.and_then(|()| self.intend(record));
         let counted = prepared.and_then(|()| match target.unconfirmed {
@@ -80,7 +86,7 @@ impl Executor {
             false => self.count_act(&target.username),
         });
         let outcome = match counted {
-            Ok(()) => self.change_state(target),
+            Ok(()) => self.change_state(seen),
             Err(outcome) => return outcome,
         };
         if outcome != Outcome::Done {
@@ -92,57 +98,20 @@ impl Executor {
         outcome
     }
 
-    fn change_state(&mut self, target: &AttachmentTarget) -> Outcome {
-        let processes = self.evidence.processes.as_mut();
-        let detached = self.store.update(|state| {
-            still_attached(target, state.environments(), state.devices(), processes).map_err(NotDetached::Refused)?;
-            let detached = state.detach(&target.eid, Some(target.gpu));
-            detached.map_err(|error| NotDetached::Refused(refuse_for_now(error.to_string())))
-        });
+    fn change_state(&mut self, seen: SeenAttachment) -> Outcome {
+        let request = Request::DetachSeen(seen);
+        // It acts by the rules of the site, also where it does not run as root.
+        let requester = Requester { uid: 0, pid: process::id() };
+        let detached = self.store.change(&request, &requester, &Facts::default(), |_, _, _| Ok::<_, NotDetached>(()));
         self.log_repairs();
-        match detached {
-            Ok(_) => Outcome::Done,
-            Err(NotDetached::Refused(outcome)) => outcome,
-            Err(NotDetached::Store(error)) => {
-                match &error {
-                    StoreError::Lock(_) => self.note_blocked(error.to_string()),
-                    _ => self.unchanged = Some(error.to_string()),
-                }
-                refuse_for_now(error.to_string())
-            }
+        let Err(error) = detached else {
+            return Outcome::Done;
+        };
+        match &error {
+            NotDetached::Refused(_) => {}
+            NotDetached::Store(StoreError::Lock(_)) => self.note_blocked(error.to_string()),
+            NotDetached::Store(_) => self.unchanged = Some(error.to_string()),
         }
-    }
-}
-
-/// The uid of the environment's owner, if environment and attachment are still those of the plan.
-fn still_attached(
-    target: &AttachmentTarget,
-    environments: &[EnvironmentState],
-    devices: &[DeviceState],
-    processes: &mut dyn ProcessSource,
-) -> Result<u32, Outcome> {
-    let environment = environments.iter().find(|it| it.eid == target.eid);
-    let Some(environment) = environment else {
-        return Err(refuse_for_now("the environment has ended".to_owned()));
-    };
-    let owner = processes.owner(environment.uid);
-    if processes.username(owner) != target.username {
-        return Err(refuse_for_now("the environment is another user's now".to_owned()));
-    }
-    let attachment = devices
-        .iter()
-        .filter(|device| device.index == target.gpu)
-        .flat_map(|device| &device.attachments)
-        .find(|attachment| attachment.eid == target.eid);
-    let Some(attachment) = attachment else {
-        return Err(refuse_for_now("the environment is not attached to it any more".to_owned()));
-    };
-    #[expect(clippy::cast_possible_truncation, reason = "clocks show less than the year 9999")]
-    let attached = attachment.attached_timestamp_seconds.map(|seconds| seconds.floor() as i64);
-    match (attached, target.attached_seconds) {
-        (Some(now), Some(then)) if now != then => {
-            Err(refuse_for_now("the environment was attached to it anew since".to_owned()))
-        }
-        _ => Ok(owner),
+        refuse_for_now(error.to_string())
     }
 }

@@ -16,7 +16,8 @@ pub(in crate::state) use ends::end_environments;
 use permission::check_owner_or_root;
 pub use refusal::Refusal;
 pub use request::{
-    Attached, ConfigurationChange, Enter, Facts, Founder, Left, Permission, Policy, Reply, Request, Requester, Wish,
+    Attached, ConfigurationChange, Enter, Facts, Founder, Left, Permission, Policy, Reply, Request, Requester,
+    SeenAttachment, Wish,
 };
 pub use state::{ChangeError, EditableState};
 
@@ -70,6 +71,11 @@ pub fn apply(
             }
             detached.sort_unstable();
             Reply::Detached(detached)
+        }
+        Request::DetachSeen(seen) => {
+            seen.check(&after.environments, &after.devices)?;
+            after.check_may_change(&seen.eid, uid, "detach")?;
+            Reply::Detached(after.detach(&seen.eid, Some(seen.index))?)
         }
         Request::Configure { eid, permission, change } => {
             after.check(*permission, eid, uid, "configure")?;

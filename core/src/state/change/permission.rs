@@ -1,9 +1,9 @@
-//! Who may change an environment.
+//! Who may change an environment, and whether an attachment is still the one that was seen.
 
 use super::refusal::Refusal;
-use super::request::Permission;
+use super::request::{Permission, SeenAttachment};
 use super::state::EditableState;
-use crate::state::data::EnvironmentState;
+use crate::state::data::{DeviceState, EnvironmentState};
 
 impl EditableState {
     /// The environment with this id, if it is the user's.
@@ -88,6 +88,30 @@ impl EditableState {
             return Ok(());
         }
         Err(Refusal::RecordLost { task, eid: eid.to_owned() })
+    }
+}
+
+impl SeenAttachment {
+    /// Checks that the attachment is still the same.
+    ///
+    /// # Errors
+    /// It is not; the text is the difference.
+    pub fn check(&self, environments: &[EnvironmentState], devices: &[DeviceState]) -> Result<(), Refusal> {
+        let environment = environments.iter().find(|it| it.eid == self.eid);
+        let attachments = devices.iter().filter(|it| it.index == self.index).flat_map(|it| &it.attachments);
+        #[expect(clippy::cast_possible_truncation, reason = "clocks show less than the year 9999")]
+        let whole_seconds = |seconds: f64| seconds.floor() as i64;
+        let attached = attachments.filter(|it| it.eid == self.eid).map(|it| it.attached_timestamp_seconds).next();
+        let difference = match (environment, attached) {
+            (None, _) => "the environment has ended",
+            (Some(it), _) if it.uid != self.uid => "the environment is another user's now",
+            (Some(_), None) => "the environment is not attached to it any more",
+            (Some(_), Some(now)) => match (now.map(whole_seconds), self.attached_seconds) {
+                (Some(now), Some(seen)) if now != seen => "the environment was attached to it anew since",
+                _ => return Ok(()),
+            },
+        };
+        Err(Refusal::AttachmentChanged(difference))
     }
 }
 

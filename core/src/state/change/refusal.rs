@@ -48,6 +48,9 @@ pub enum Refusal {
         /// The environment.
         eid: String,
     },
+    /// The attachment is not the one that the requester saw. The text is the difference.
+    #[error("{0}")]
+    AttachmentChanged(&'static str),
     /// The devices cannot be assigned.
     #[error("{error}")]
     Devices {

@@ -66,6 +66,8 @@ pub enum Request {
         /// The devices; empty: all.
         indices: Vec<u32>,
     },
+    /// Detach a device, unless the attachment has changed since the requester saw it.
+    DetachSeen(SeenAttachment),
     /// Configure an environment. Its attachments stay.
     Configure {
         /// The environment.
@@ -151,6 +153,19 @@ pub enum Permission {
     Owner,
     /// Its user, and root.
     OwnerOrRoot,
+}
+
+/// An attachment, as a requester saw it before the request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenAttachment {
+    /// The environment.
+    pub eid: String,
+    /// The user of the environment.
+    pub uid: u32,
+    /// The index of the device.
+    pub index: u32,
+    /// When the device was attached, Unix time in whole seconds. Absent: at any time.
+    pub attached_seconds: Option<i64>,
 }
 
 /// The requested devices.

@@ -82,6 +82,9 @@ fn any_request(mode: Mode, pid: u32) -> impl Strategy<Value = Request> {
             2 => (permission(), collection::vec(0..5_u32, 0..2)).prop_map(move |(permission, indices)| {
                 Request::Detach { eid: own(), permission, indices }
             }),
+            1 => (pid..pid + 2, 0..5_u32, option::of(Just(1_000_000))).prop_map(move |(pid, index, attached_seconds)| {
+                Request::DetachSeen(SeenAttachment { eid: own(), uid: user(pid), index, attached_seconds })
+            }),
             2 => any::<(bool, bool)>().prop_map(move |(all, as_shell)| {
                 Request::Leave { eid: (!all).then(own), member: MemberId::Process(pid), as_shell }
             }),
@@ -227,6 +230,11 @@ fn check(before: &EditableState, after: &EditableState, asked: &Asked<'_>, reply
             let lease = enter.lease.or(enter.local_lease);
             let end = lease.map(|it| (after.now_seconds + it.as_secs_f64()).floor());
             prop_assert_eq!(after.lease_end(&enter.eid), end);
+        }
+        (Request::DetachSeen(seen), _) => {
+            prop_assert_eq!(before.environment(&seen.eid).map(|it| it.uid), Some(seen.uid));
+            prop_assert!(before.attached(&seen.eid).contains(&seen.index));
+            prop_assert!(!after.attached(&seen.eid).contains(&seen.index));
         }
         (Request::Extend { eid, more }, _) => {
             let begin = before.lease_end(eid).unwrap_or_default().max(after.now_seconds);

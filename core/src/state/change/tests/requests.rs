@@ -206,6 +206,36 @@ fn devices_are_detached_by_index_or_all() {
 }
 
 #[test]
+fn a_seen_attachment_is_detached_if_it_is_still_the_same() {
+    let mut lab = Lab::new(&[16, 16]);
+    lab.now_seconds = 1000.7;
+    lab.ask(ALICE, 7, &with(enter("e", 7), |wish| wish.count = Some(1))).unwrap();
+    let seen = SeenAttachment { eid: "e".to_owned(), uid: ALICE, index: 0, attached_seconds: Some(1000) };
+    for (uid, seen, expected) in [
+        (ROOT, SeenAttachment { eid: "f".to_owned(), ..seen.clone() }, "the environment has ended"),
+        (ROOT, SeenAttachment { uid: BOB, ..seen.clone() }, "the environment is another user's now"),
+        (ROOT, SeenAttachment { index: 1, ..seen.clone() }, "the environment is not attached to it any more"),
+        (ROOT, SeenAttachment { index: 2, ..seen.clone() }, "the environment is not attached to it any more"),
+        (
+            ROOT,
+            SeenAttachment { attached_seconds: Some(999), ..seen.clone() },
+            "the environment was attached to it anew since",
+        ),
+        (
+            BOB,
+            seen.clone(),
+            "cannot detach environment e of the user 4000000: only this user and root may do so. Ask \
+             this user, or run it with sudo",
+        ),
+    ] {
+        assert_eq!(lab.ask(uid, 50, &Request::DetachSeen(seen)).unwrap_err().to_string(), expected);
+    }
+    for seen in [seen.clone(), SeenAttachment { attached_seconds: None, ..seen }] {
+        assert_eq!(lab.clone().ask(ROOT, 50, &Request::DetachSeen(seen)), Ok(Reply::Detached(vec![0])));
+    }
+}
+
+#[test]
 fn a_configuration_changes_value_by_value() {
     let mut lab = Lab::new(&[16]);
     lab.ask(ALICE, 7, &enter("e", 7)).unwrap();
