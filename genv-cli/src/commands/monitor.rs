@@ -9,7 +9,6 @@ use std::process::Command;
 
 use anyhow::Context as _;
 use clap::Args;
-use genv_core::state::StoreError;
 use rustix::process::geteuid;
 
 use crate::handover;
@@ -76,7 +75,7 @@ impl Monitor {
                 let folder = machine.state_directory().join("metrics");
                 // genv creates this directory with write access for all users, and the exporter would not.
                 if !machine.state_directory().exists() {
-                    machine.update(|_| Ok::<_, StoreError>(()))?;
+                    machine.update()?;
                 }
                 check(&folder)?;
                 folder

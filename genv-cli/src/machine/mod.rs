@@ -98,21 +98,15 @@ impl Machine {
             let inventory = Inventory::of(&self.sample(needed_patience())?);
             state.devices = inventory.devices();
             // After an error the next command queries the driver again.
-            let _ = self.update(|state| {
-                state.merge_inventory(&inventory);
-                Ok::<_, StoreError>(())
-            });
+            let request = Request::RecordDevices(inventory);
+            let _ = self.change(&request, &Facts::default(), |_, _, _| Ok::<_, anyhow::Error>(()));
         }
         Ok(state)
     }
 
-    /// Changes the state under its lock, and prints notices about damaged files. If the change fails, nothing is written. The
-    /// change must not query the GPUs.
-    pub(crate) fn update<T, E: From<StoreError>>(
-        &mut self,
-        change: impl FnOnce(&mut EditableState) -> Result<T, E>,
-    ) -> Result<T, E> {
-        let done = self.store.update(change);
+    /// Makes the state directory if it does not exist, and removes ended members.
+    pub(crate) fn update(&mut self) -> Result<(), StoreError> {
+        let done = self.store.update(|_| Ok(()));
         self.print_notices();
         done
     }

@@ -126,6 +126,10 @@ pub fn apply(
             after.reset_environments();
             Reply::Done
         }
+        Request::RecordDevices(inventory) => {
+            after.merge_inventory(inventory);
+            Reply::Done
+        }
         Request::ResetDevices(inventory) => {
             after.check_reset_devices(uid)?;
             after.reset_devices(inventory);

@@ -106,6 +106,8 @@ pub enum Request {
     Withdraw,
     /// End all environments.
     ResetEnvironments,
+    /// Record the devices of the machine: new ones are added, lost ones stay.
+    RecordDevices(Inventory),
     /// Remove all devices and attachments, and add these devices.
     ResetDevices(Inventory),
 }
