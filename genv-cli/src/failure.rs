@@ -85,10 +85,7 @@ fn code(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if matches!(source, Some(SourceError::Usage(_))) {
         return Some(USAGE);
     }
-    if error.downcast_ref().is_some_and(Refusal::is_shortage) {
-        return Some(NOT_ENOUGH);
-    }
-    if error.is::<AllocateError>() {
+    if error.downcast_ref().is_some_and(Refusal::is_shortage) || error.is::<AllocateError>() {
         return Some(NOT_ENOUGH);
     }
     let store = error.downcast_ref::<StoreError>();
@@ -107,7 +104,6 @@ mod tests {
     use std::time::Duration;
 
     use anyhow::Context as _;
-    use genv_core::state::ChangeError;
 
     use super::*;
 
@@ -123,12 +119,11 @@ mod tests {
         };
         let no_device = || AllocateError::NoSuchDevice { index: 9, total: 2 };
         let usage = || SourceError::Usage("GENV_DEVICES is 'x'".to_owned());
-        let missing = ChangeError::NoSuchEnvironment { eid: "7".to_owned() };
+        let missing = Refusal::NoSuchEnvironment { eid: "7".to_owned() };
         let others_wait = || Refusal::OthersWait(Vec::new());
-        let cases: [(anyhow::Error, u8); 11] = [
+        let cases: [(anyhow::Error, u8); 10] = [
             (others_wait().into(), 4),
-            (Refusal::from(ChangeError::from(no_device())).into(), 4),
-            (Refusal::from(missing.clone()).into(), 1),
+            (Refusal::from(no_device()).into(), 4),
             (Failure::Silent(77).into(), 77),
             (Failure::NotActive("attach").into(), 3),
             (timed_out().into(), 6),

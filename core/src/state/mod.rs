@@ -43,8 +43,8 @@ mod watched;
 
 use allocate::DeviceUsage;
 pub use change::{
-    Attached, ChangeError, ConfigurationChange, EditableState, Enter, Facts, Founder, Left, Permission, Policy,
-    Refusal, Reply, Request, Requester, SeenAttachment, Wish, apply,
+    Attached, ConfigurationChange, EditableState, Enter, Facts, Founder, Left, Permission, Policy, Refusal, Reply,
+    Request, Requester, SeenAttachment, Wish, apply,
 };
 pub use confirmed::read_confirmed;
 pub use data::{

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use genv_core::model::MemoryAmount;
 use genv_core::state::allocate::{AttachRequest, Selection};
 use genv_core::state::{
-    ChangeError, Configuration, EditableState, LockError, MemberId, StateStore, StoreError, lock_devices,
+    Configuration, EditableState, LockError, MemberId, Refusal, StateStore, StoreError, lock_devices,
 };
 use genv_tests::nvml_sim::Simulation;
 use genv_tests::patience::{Lines, ended};
@@ -56,7 +56,7 @@ fn activate_by_peer(peer: &Peer, eid: &str, pid: &str) -> Result<()> {
 #[test]
 fn each_sees_extends_and_ends_what_the_other_made() -> Result<()> {
     let (_simulation, peer, mut store) = peer(4)?;
-    let attached = change(&mut store, |state| -> Result<_, ChangeError> {
+    let attached = change(&mut store, |state| -> Result<_, Refusal> {
         state.activate("ours", 0, Some("root"), &MemberId::Process(std::process::id()));
         let configuration = Configuration {
             name: Some("my name".to_owned()),
@@ -101,7 +101,7 @@ fn each_sees_extends_and_ends_what_the_other_made() -> Result<()> {
 fn what_we_write_it_writes_again_byte_for_byte() -> Result<()> {
     let (_simulation, peer, mut store) = peer(3)?;
     let texts = ["my env", "$(touch x);\"'\\", "Ünï😀", "\u{1b}[2J\u{7f}\r\n\t\u{0}", "\u{2028}a\u{10dcff}b"];
-    change(&mut store, |state| -> Result<(), ChangeError> {
+    change(&mut store, |state| -> Result<(), Refusal> {
         for text in texts {
             state.activate(text, 7, Some(text), &MemberId::Process(std::process::id()));
             let configuration = Configuration {
@@ -338,7 +338,7 @@ fn its_python_sdk_shares_environments_attachments_and_device_locks() -> Result<(
     ensure!(next(false)? == format!("{pid} 0"));
     let state = store.read()?;
     ensure!(state.environments[0].eid == "sdk" && state.environments[0].pids == [pid]);
-    change(&mut store, |state| -> Result<(), ChangeError> {
+    change(&mut store, |state| -> Result<(), Refusal> {
         let mut configuration = state.configuration("sdk")?;
         configuration.name = Some("renamed".to_owned());
         state.configure("sdk", configuration)?;

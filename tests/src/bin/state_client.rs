@@ -8,14 +8,14 @@ use std::io::{Read, Write, stdin, stdout};
 use anyhow::{Context, Result};
 use genv_core::model::MemoryAmount;
 use genv_core::state::allocate::{AttachRequest, Selection};
-use genv_core::state::{ChangeError, Configuration, MemberId, StateStore, StoreError};
+use genv_core::state::{Configuration, MemberId, Refusal, StateStore, StoreError};
 
 #[derive(Debug, thiserror::Error)]
 enum ClientError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
-    Change(#[from] ChangeError),
+    Refused(#[from] Refusal),
 }
 
 fn main() -> Result<()> {
@@ -37,7 +37,7 @@ fn main() -> Result<()> {
             let indices: Vec<String> = indices.iter().map(u32::to_string).collect();
             indices.join(",")
         }
-        Err(ClientError::Change(error)) => format!("no: {error}"),
+        Err(ClientError::Refused(error)) => format!("no: {error}"),
         Err(error) => return Err(error.into()),
     };
     writeln!(stdout(), "{line}")?;

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::state::{ChangeError, EditableState};
+use super::refusal::Refusal;
+use super::state::EditableState;
 use crate::state::allocate::{self, AllocateError, AttachRequest};
 use crate::state::data::{AttachmentState, DeviceState, EnvironmentState, Visible};
 use crate::state::inventory::Inventory;
@@ -26,7 +27,7 @@ impl EditableState {
     ///
     /// # Errors
     /// The environment does not exist, or the devices cannot be assigned: only [`EditableState::requested`] has changed.
-    pub fn attach(&mut self, eid: &str, request: &AttachRequest) -> Result<Vec<u32>, ChangeError> {
+    pub fn attach(&mut self, eid: &str, request: &AttachRequest) -> Result<Vec<u32>, Refusal> {
         let memory = self.configuration(eid)?.gpu_memory;
         self.requested = Some(RequestedDevices::new(request, memory));
         self.bare.remove(eid);
@@ -70,7 +71,7 @@ impl EditableState {
     ///
     /// # Errors
     /// There is no device with this index.
-    pub fn detach(&mut self, eid: &str, index: Option<u32>) -> Result<Vec<u32>, ChangeError> {
+    pub fn detach(&mut self, eid: &str, index: Option<u32>) -> Result<Vec<u32>, Refusal> {
         if let Some(index) = index
             && self.devices.iter().all(|device| device.index != index)
         {

@@ -19,7 +19,7 @@ pub use request::{
     Attached, ConfigurationChange, Enter, Facts, Founder, Left, Permission, Policy, Reply, Request, Requester,
     SeenAttachment, Wish,
 };
-pub use state::{ChangeError, EditableState};
+pub use state::EditableState;
 
 use super::data::{LONGEST_LEASE, MemberId};
 

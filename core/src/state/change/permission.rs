@@ -2,7 +2,7 @@
 
 use super::refusal::Refusal;
 use super::request::{Permission, SeenAttachment};
-use super::state::EditableState;
+use super::state::{EditableState, no_such};
 use crate::state::data::{DeviceState, EnvironmentState};
 
 impl EditableState {
@@ -11,7 +11,7 @@ impl EditableState {
     /// # Errors
     /// There is no such environment, or it is another user's.
     pub(super) fn own(&self, eid: &str, uid: u32, task: &'static str) -> Result<&EnvironmentState, Refusal> {
-        let found = self.environment(eid).ok_or_else(|| Refusal::NoSuchEnvironment { eid: eid.to_owned() })?;
+        let found = self.environment(eid).ok_or_else(|| no_such(eid))?;
         check_owner(found, uid, task)?;
         Ok(found)
     }

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use super::state::ChangeError;
 use crate::duration::days;
 use crate::proc::user_phrase;
 use crate::state::allocate::AllocateError;
@@ -92,11 +91,8 @@ impl Refusal {
     }
 }
 
-impl From<ChangeError> for Refusal {
-    fn from(error: ChangeError) -> Self {
-        match error {
-            ChangeError::NoSuchEnvironment { eid } => Self::NoSuchEnvironment { eid },
-            ChangeError::Allocate(error) => Self::Devices { error, may_become_free: false },
-        }
+impl From<AllocateError> for Refusal {
+    fn from(error: AllocateError) -> Self {
+        Self::Devices { error, may_become_free: false }
     }
 }

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
 use super::ends::end_environments;
-use crate::state::allocate::{AllocateError, DeviceUsage};
+use super::refusal::Refusal;
+use crate::state::allocate::DeviceUsage;
 use crate::state::data::{
     Activation, Configuration, DeviceState, EnvironmentState, KnownEnvironment, KnownEnvironments, Leases, LostMember,
     MemberId, Visible, attached,
@@ -39,20 +40,6 @@ pub struct EditableState {
     /// The last request of this change.
     pub(in crate::state) requested: Option<RequestedDevices>,
     pub(in crate::state) now_seconds: f64,
-}
-
-/// Why the state cannot be changed as requested.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum ChangeError {
-    /// The environment ended, or never existed.
-    #[error("there is no environment {}. 'genv envs' lists those that there are", .eid.escape_debug())]
-    NoSuchEnvironment {
-        /// Its id.
-        eid: String,
-    },
-    /// The requested devices cannot be assigned.
-    #[error(transparent)]
-    Allocate(#[from] AllocateError),
 }
 
 impl EditableState {
@@ -179,7 +166,7 @@ impl EditableState {
     ///
     /// # Errors
     /// The environment does not exist.
-    pub fn configuration(&self, eid: &str) -> Result<Configuration, ChangeError> {
+    pub fn configuration(&self, eid: &str) -> Result<Configuration, Refusal> {
         let environment = self.environment(eid).ok_or_else(|| no_such(eid))?;
         Ok(Configuration { name: environment.name.clone(), gpus: environment.gpus, gpu_memory: environment.gpu_memory })
     }
@@ -188,7 +175,7 @@ impl EditableState {
     ///
     /// # Errors
     /// The environment does not exist.
-    pub fn configure(&mut self, eid: &str, configuration: Configuration) -> Result<(), ChangeError> {
+    pub fn configure(&mut self, eid: &str, configuration: Configuration) -> Result<(), Refusal> {
         let environment = self.environments.iter_mut().find(|it| it.eid == eid);
         let environment = environment.ok_or_else(|| no_such(eid))?;
         environment.name = configuration.name;
@@ -286,6 +273,6 @@ fn add<T: Clone + PartialEq>(list: &mut Vec<T>, item: &T) {
     }
 }
 
-fn no_such(eid: &str) -> ChangeError {
-    ChangeError::NoSuchEnvironment { eid: eid.to_owned() }
+pub(super) fn no_such(eid: &str) -> Refusal {
+    Refusal::NoSuchEnvironment { eid: eid.to_owned() }
 }

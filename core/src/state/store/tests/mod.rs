@@ -11,14 +11,14 @@ use tempfile::TempDir;
 use super::*;
 use crate::model::MemoryAmount;
 use crate::state::allocate::{AttachRequest, Selection};
-use crate::state::{Activation, ChangeError, Configuration, Inventory, MemberId};
+use crate::state::{Activation, Configuration, Inventory, MemberId, Refusal};
 
 #[derive(Debug, thiserror::Error)]
 enum TestError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
-    Change(#[from] ChangeError),
+    Refused(#[from] Refusal),
 }
 
 fn waiting(pid: u32) -> Waiting {
@@ -102,7 +102,7 @@ fn a_failed_change_writes_nothing() {
         state.attach("7", &count(2))?;
         Ok::<_, TestError>(())
     });
-    assert!(matches!(failed, Err(TestError::Change(_))));
+    assert!(matches!(failed, Err(TestError::Refused(_))));
     assert_eq!(names(folder.path()), ["genv.lock".to_owned()].into());
 }
 
