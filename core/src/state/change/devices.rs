@@ -11,7 +11,7 @@ use crate::state::queue::RequestedDevices;
 
 impl EditableState {
     /// Records the GPUs of the machine: new ones are added, lost ones stay.
-    pub fn merge_inventory(&mut self, inventory: &Inventory) {
+    pub(in crate::state) fn merge_inventory(&mut self, inventory: &Inventory) {
         inventory.merge_into(&mut self.devices);
         self.devices_known = true;
         self.attach_visible();
@@ -26,7 +26,7 @@ impl EditableState {
     /// that it keeps get the same amount.
     ///
     /// # Errors
-    /// The environment does not exist, or the devices cannot be assigned: only [`EditableState::requested`] has changed.
+    /// The environment does not exist, or the devices cannot be assigned: only the last request of this change is recorded.
     pub fn attach(&mut self, eid: &str, request: &AttachRequest) -> Result<Vec<u32>, Refusal> {
         let memory = self.configuration(eid)?.gpu_memory;
         self.requested = Some(RequestedDevices::new(request, memory));
@@ -71,7 +71,7 @@ impl EditableState {
     ///
     /// # Errors
     /// There is no device with this index.
-    pub fn detach(&mut self, eid: &str, index: Option<u32>) -> Result<Vec<u32>, Refusal> {
+    pub(in crate::state) fn detach(&mut self, eid: &str, index: Option<u32>) -> Result<Vec<u32>, Refusal> {
         if let Some(index) = index
             && self.devices.iter().all(|device| device.index != index)
         {

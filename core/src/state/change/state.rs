@@ -129,7 +129,7 @@ impl EditableState {
 
     /// As [`EditableState::leave`], for a shell, which may have ended already. The environment ends if its remaining
     /// members are all jobs.
-    pub fn leave_as_shell(&mut self, eid: &str, pid: u32) {
+    pub(super) fn leave_as_shell(&mut self, eid: &str, pid: u32) {
         self.leave(eid, &MemberId::Process(pid));
         let is_job = |pid: &u32| self.jobs.contains(&(eid.to_owned(), *pid));
         let environment = self.environments.iter_mut().find(|it| it.eid == eid);
@@ -150,7 +150,7 @@ impl EditableState {
     }
 
     /// Removes a member from all its environments; returns their ids.
-    pub fn deactivate(&mut self, member: &MemberId) -> Vec<String> {
+    pub(super) fn deactivate(&mut self, member: &MemberId) -> Vec<String> {
         let environments = self.environments.iter();
         let eids: Vec<String> = environments
             .filter(|environment| environment.has(member))
@@ -190,14 +190,14 @@ impl EditableState {
     }
 
     /// Sets the lease of an environment to this duration from now.
-    pub fn lease(&mut self, eid: &str, duration: Duration) {
+    pub(in crate::state) fn lease(&mut self, eid: &str, duration: Duration) {
         let end = self.now_seconds + duration.as_secs_f64();
         self.leases.insert(eid.to_owned(), end.floor());
     }
 
     /// Extends the lease of an environment. A lease that has ended, or does not exist, begins now.
     /// Returns the whole remaining time.
-    pub fn extend_lease(&mut self, eid: &str, more: Duration) -> Duration {
+    pub(super) fn extend_lease(&mut self, eid: &str, more: Duration) -> Duration {
         let left = self.lease_end(eid).unwrap_or_default() - self.now_seconds;
         let left = Duration::try_from_secs_f64(left).unwrap_or_default();
         let left = left.saturating_add(more);
@@ -215,7 +215,7 @@ impl EditableState {
 
     /// Puts a process of the user into the queue for devices, unless the queue has the process; returns the number of
     /// processes before it. A user has a limited number of places; a process without a place comes behind all others.
-    pub fn enqueue(&mut self, pid: u32, request: Option<RequestedDevices>) -> usize {
+    pub(in crate::state) fn enqueue(&mut self, pid: u32, request: Option<RequestedDevices>) -> usize {
         let uid = self.uid;
         let is_own = |waiting: &&Waiting| waiting.uid == uid;
         match self.queue_position(pid) {
@@ -228,13 +228,8 @@ impl EditableState {
         self.queue_position(pid).unwrap_or(self.queue.len())
     }
 
-    /// The devices that the last [`EditableState::attach`] of this change asked for.
-    pub const fn requested(&self) -> Option<&RequestedDevices> {
-        self.requested.as_ref()
-    }
-
     /// The number of processes before a process in the queue.
-    pub fn queue_position(&self, pid: u32) -> Option<usize> {
+    pub(super) fn queue_position(&self, pid: u32) -> Option<usize> {
         self.queue.iter().position(|waiting| waiting.pid == pid)
     }
 
@@ -249,7 +244,7 @@ impl EditableState {
     }
 
     /// Removes a process from the queue.
-    pub fn leave_queue(&mut self, pid: u32) {
+    pub(super) fn leave_queue(&mut self, pid: u32) {
         self.queue.retain(|waiting| waiting.pid != pid);
     }
 
