@@ -31,7 +31,7 @@ impl Executor {
             true => self.pace_taking_back(),
             false => self.pace(&target.username),
         };
-        let outcome = match ready.and_then(|()| self.may_detach(target)) {
+        let outcome = match ready.and_then(|()| self.judged_attachment(target)) {
             Ok(_) if self.policy.mode == Mode::DryRun => Outcome::Would,
             Ok(seen) => self.take_device(target, seen, &mut record),
             Err(outcome) => outcome,
@@ -43,8 +43,9 @@ impl Executor {
         outcome
     }
 
-    /// The attachment of the plan, as it is now. The name of its user is looked up here, without the lock of the state.
-    fn may_detach(&mut self, target: &AttachmentTarget) -> Result<SeenAttachment, Outcome> {
+    /// The attachment that the plan judged, with its present uid, if it may be detached. The name of the user is looked up
+    /// here, since commands wait while the state is locked.
+    pub(super) fn judged_attachment(&mut self, target: &AttachmentTarget) -> Result<SeenAttachment, Outcome> {
         if target.hostname != self.hostname {
             return Err(refuse_for_good("it is on another host"));
         }
@@ -98,9 +99,9 @@ impl Executor {
         outcome
     }
 
-    fn change_state(&mut self, seen: SeenAttachment) -> Outcome {
+    pub(super) fn change_state(&mut self, seen: SeenAttachment) -> Outcome {
         let request = Request::DetachSeen(seen);
-        // It acts by the rules of the site, also where it does not run as root.
+        // The rules of the site permit the enforcer what root may do, also where it runs as another user.
         let requester = Requester { uid: 0, pid: process::id() };
         let detached = self.store.change(&request, &requester, &Facts::default(), |_, _, _| Ok::<_, NotDetached>(()));
         self.log_repairs();

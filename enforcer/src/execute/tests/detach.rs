@@ -1,3 +1,5 @@
+use genv_core::state::SeenAttachment;
+
 use super::*;
 use crate::plan::tests::lab;
 
@@ -72,6 +74,31 @@ fn what_changed_since_the_plan_is_not_detached() {
     refused(&mut executor, &detach(&other_device), "not attached", true);
     assert!(stage.attached());
     assert_eq!(executor.execute(&detach(&target), "why"), Outcome::Done);
+}
+
+#[test]
+fn what_changes_before_the_state_is_locked_is_not_detached() {
+    let member = Victim::new();
+    let stage = Stage::new(&[]);
+    let uid = member.target().uid;
+    stage.environment("E", uid, member.pid());
+    let target = attachment(&stage, uid);
+    let mut executor = stage.executor();
+    let seen = executor.judged_attachment(&target).unwrap();
+    let earlier = SeenAttachment { attached_seconds: seen.attached_seconds.map(|it| it - 1), ..seen.clone() };
+    let mut refused = |seen: &SeenAttachment, why: &str| {
+        let outcome = executor.change_state(seen.clone());
+        assert!(format!("{outcome:?}").contains(why), "{outcome:?}");
+        assert!(stage.attached());
+    };
+    refused(&earlier, "attached to it anew");
+    stage.environment("E", uid + 1, member.pid());
+    refused(&seen, "another user's now");
+    stage.environment("F", uid, member.pid());
+    refused(&seen, "has ended");
+    stage.environment("E", uid, member.pid());
+    assert_eq!(executor.change_state(seen), Outcome::Done);
+    assert!(!stage.attached());
 }
 
 #[test]
