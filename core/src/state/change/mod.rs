@@ -46,7 +46,7 @@ pub fn apply(
         Request::Join { eid, member, founder } => {
             let founder = match founder {
                 None => {
-                    after.own(eid, uid, "join")?;
+                    after.check_own(eid, uid, "join")?;
                     Founder { uid, username: None }
                 }
                 Some(founder) => {
@@ -73,8 +73,8 @@ pub fn apply(
             Reply::Detached(detached)
         }
         Request::DetachSeen(seen) => {
-            seen.check(&after.environments, &after.devices)?;
             after.check_may_change(&seen.eid, uid, "detach")?;
+            seen.check(&after.environments, &after.devices)?;
             Reply::Detached(after.detach(&seen.eid, Some(seen.index))?)
         }
         Request::Configure { eid, permission, change } => {
@@ -84,7 +84,7 @@ pub fn apply(
             Reply::Done
         }
         Request::Extend { eid, more } => {
-            after.own(eid, uid, "extend")?;
+            after.check_own(eid, uid, "extend")?;
             let left = after.extend_lease(eid, *more);
             if left > LONGEST_LEASE {
                 return Err(Refusal::LeaseTooLong { left });

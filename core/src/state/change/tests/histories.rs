@@ -233,8 +233,13 @@ fn check(before: &EditableState, after: &EditableState, asked: &Asked<'_>, reply
         }
         (Request::DetachSeen(seen), _) => {
             prop_assert_eq!(before.environment(&seen.eid).map(|it| it.uid), Some(seen.uid));
-            prop_assert!(before.attached(&seen.eid).contains(&seen.index));
-            prop_assert!(!after.attached(&seen.eid).contains(&seen.index));
+            let attached = |it: &&AttachmentState| it.eid == seen.eid;
+            let attachments = before.devices.iter().filter(|it| it.index == seen.index).flat_map(|it| &it.attachments);
+            let attached_seconds = attachments.clone().find(attached).unwrap().attached_timestamp_seconds;
+            prop_assert!(seen.attached_seconds.is_none_or(|it| attached_seconds.unwrap().floor() == it as f64));
+            let mut expected = before.clone();
+            expected.detach(&seen.eid, Some(seen.index)).unwrap();
+            prop_assert_eq!(&after.devices, &expected.devices);
         }
         (Request::Extend { eid, more }, _) => {
             let begin = before.lease_end(eid).unwrap_or_default().max(after.now_seconds);

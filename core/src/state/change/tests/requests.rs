@@ -63,8 +63,13 @@ fn only_the_user_of_an_environment_and_for_some_requests_root_may_change_it() {
     let for_root = "ok, not root, ok; ok; ok, lost, ok; ok, not root, ok";
     let for_root_of_listed = "ok, not root, ok; missing; missing, lost, missing; missing, not root, missing";
     let to_enter = "ok, not owner, not owner; ok; ok, lost, ok; ok, not root, ok";
+    let detach_seen = |eid: &str| {
+        Request::DetachSeen(SeenAttachment { eid: eid.to_owned(), uid: ALICE, index: 9, attached_seconds: None })
+    };
+    let changed_for_root = "other, not root, other; other; other, lost, other; other, not root, other";
     let (owner, root) = (Permission::Owner, Permission::OwnerOrRoot);
-    let cases: [(&str, Ask<'_>, &str); 11] = [
+    let cases: [(&str, Ask<'_>, &str); 12] = [
+        ("detach seen", &detach_seen, changed_for_root),
         ("detach", &detach(owner), for_owner),
         ("configure", &configure(owner), for_owner),
         ("attach", &attach(owner), for_owner),
@@ -124,7 +129,7 @@ fn a_refusal_tells_what_to_do_next() {
 #[test]
 fn a_reset_needs_permission_for_each_environment_and_removes_all() {
     let (environments, devices) = (Request::ResetEnvironments, Request::ResetDevices(Inventory::new([(0, Some(50))])));
-    let refused = |lab: &Lab, request: &Request, expected: &str| {
+    let only_for_alice_and_root = |lab: &Lab, request: &Request, expected: &str| {
         for uid in [ALICE, ROOT] {
             assert_eq!(lab.clone().ask(uid, 50, request), Ok(Reply::Done));
         }
@@ -132,20 +137,40 @@ fn a_reset_needs_permission_for_each_environment_and_removes_all() {
         assert!(text.starts_with(expected), "{text}");
     };
     let mut lab = of_alice();
-    refused(&lab, &environments, "cannot end environment listed of the user 4000000: only this user and root may");
-    refused(&lab, &devices, "cannot detach environment lost: its record was lost");
+    only_for_alice_and_root(
+        &lab,
+        &environments,
+        "cannot end environment listed of the user 4000000: only this user and root may",
+    );
+    only_for_alice_and_root(&lab, &devices, "cannot detach environment lost: its record was lost");
     lab.state.environments.clear();
-    refused(&lab, &environments, "cannot end environment lost: its record was lost");
+    only_for_alice_and_root(&lab, &environments, "cannot end environment lost: its record was lost");
     lab.state.lost.clear();
-    refused(&lab, &environments, "cannot end environments of the user 4000000: only this user and root may");
+    only_for_alice_and_root(
+        &lab,
+        &environments,
+        "cannot end environments of the user 4000000: only this user and root may",
+    );
     lab.state.devices[0].attachments.clear();
-    refused(&lab, &devices, "cannot detach environment known of the user 4000000: only this user and root may");
+    only_for_alice_and_root(
+        &lab,
+        &devices,
+        "cannot detach environment known of the user 4000000: only this user and root may",
+    );
     lab.ask(ALICE, 50, &devices).unwrap();
     assert_eq!((lab.state.devices().len(), lab.state.attached("known")), (1, vec![]));
     lab.ask(ALICE, 7, &with(enter("e", 7), |wish| wish.count = Some(1))).unwrap();
     assert_eq!(lab.state.attached("e"), [0]);
     lab.ask(ALICE, 50, &environments).unwrap();
     assert_eq!((lab.state.environments(), lab.state.attached("e")), (&[][..], vec![]));
+}
+
+#[test]
+fn recorded_devices_are_added_and_those_that_are_not_listed_stay() {
+    let mut lab = of_alice();
+    let recorded = Request::RecordDevices(Inventory::new([(1, Some(16 << 10)), (2, Some(16 << 10))]));
+    assert_eq!(lab.ask(BOB, 50, &recorded), Ok(Reply::Done));
+    assert_eq!((lab.state.devices().len(), lab.state.attached("lost")), (3, vec![0]));
 }
 
 #[test]
