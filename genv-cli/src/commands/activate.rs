@@ -281,7 +281,7 @@ impl EnvironmentFlags {
                 let state = machine.state().unwrap_or_default();
                 state.environments.iter().any(|it| it.eid == entry.eid)
             });
-        let request = Request::Enter(Box::new(Enter {
+        let enter = Request::Enter(Box::new(Enter {
             eid: entry.eid.to_owned(),
             member: entry.member,
             username,
@@ -301,7 +301,7 @@ impl EnvironmentFlags {
             },
         }));
         let request = DeviceRequest {
-            request: &request,
+            request: &enter,
             eid: entry.eid,
             kind: &kind,
             caller: entry.caller,

@@ -93,9 +93,9 @@ impl Attach {
             let environment = state.environments.iter().find(|it| it.eid == eid);
             environment.is_some_and(|it| names_devices || it.gpus.is_some())
         });
-        let request = Request::Attach { eid: eid.clone(), permission: Permission::Owner, wish };
+        let attach = Request::Attach { eid: eid.clone(), permission: Permission::Owner, wish };
         let request = DeviceRequest {
-            request: &request,
+            request: &attach,
             eid: &eid,
             kind: &kind,
             caller: Some(&caller),

@@ -147,9 +147,9 @@ impl DevicesCommand {
                     over_subscribe: allow_over_subscription,
                     ..wait.wish(force)
                 };
-                let request = Request::Attach { eid: eid.clone(), permission: Permission::OwnerOrRoot, wish };
+                let attach = Request::Attach { eid: eid.clone(), permission: Permission::OwnerOrRoot, wish };
                 let request =
-                    DeviceRequest { request: &request, eid: &eid, kind: &kind, caller: None, wait, asks_driver: true };
+                    DeviceRequest { request: &attach, eid: &eid, kind: &kind, caller: None, wait, asks_driver: true };
                 print_indices(&obtain(machine, request, |granted| granted.after.attached(&eid))?)?;
             }
             Self::Detach { eid, index, quiet } => {

@@ -75,7 +75,7 @@ impl Monitor {
                 let folder = machine.state_directory().join("metrics");
                 // genv creates this directory with write access for all users, and the exporter would not.
                 if !machine.state_directory().exists() {
-                    machine.update()?;
+                    machine.create_state_directory()?;
                 }
                 check(&folder)?;
                 folder

@@ -104,8 +104,9 @@ impl Machine {
         Ok(state)
     }
 
-    /// Makes the state directory if it does not exist, and removes ended members.
-    pub(crate) fn update(&mut self) -> Result<(), StoreError> {
+    /// Creates the state directory if it does not exist, and prints notices about damaged files. The store's own findings are
+    /// written, as with every change.
+    pub(crate) fn create_state_directory(&mut self) -> Result<(), StoreError> {
         let done = self.store.update(|_| Ok(()));
         self.print_notices();
         done

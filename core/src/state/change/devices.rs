@@ -26,7 +26,7 @@ impl EditableState {
     /// that it keeps get the same amount.
     ///
     /// # Errors
-    /// The environment does not exist, or the devices cannot be assigned: only the last request of this change is recorded.
+    /// The environment does not exist, or the devices cannot be assigned. The state may have changed: discard it.
     pub fn attach(&mut self, eid: &str, request: &AttachRequest) -> Result<Vec<u32>, Refusal> {
         let memory = self.configuration(eid)?.gpu_memory;
         self.requested = Some(RequestedDevices::new(request, memory));

@@ -6,14 +6,13 @@ use super::state::{EditableState, no_such};
 use crate::state::data::{DeviceState, EnvironmentState};
 
 impl EditableState {
-    /// The environment with this id, if it is the user's.
+    /// Checks that an environment exists and is the user's.
     ///
     /// # Errors
     /// There is no such environment, or it is another user's.
-    pub(super) fn own(&self, eid: &str, uid: u32, task: &'static str) -> Result<&EnvironmentState, Refusal> {
+    pub(super) fn check_own(&self, eid: &str, uid: u32, task: &'static str) -> Result<(), Refusal> {
         let found = self.environment(eid).ok_or_else(|| no_such(eid))?;
-        check_owner(found, uid, task)?;
-        Ok(found)
+        check_owner(found, uid, task)
     }
 
     /// Checks the permission of a user to change an environment. With [`Permission::OwnerOrRoot`] the environment need
@@ -23,7 +22,7 @@ impl EditableState {
     /// The user may not change it.
     pub(super) fn check(&self, permission: Permission, eid: &str, uid: u32, task: &'static str) -> Result<(), Refusal> {
         match permission {
-            Permission::Owner => self.own(eid, uid, task).map(drop),
+            Permission::Owner => self.check_own(eid, uid, task),
             Permission::OwnerOrRoot => self.check_may_change(eid, uid, task),
         }
     }

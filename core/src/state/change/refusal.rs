@@ -9,7 +9,7 @@ use crate::state::allocate::AllocateError;
 use crate::state::data::LONGEST_LEASE;
 use crate::state::queue::{Waiting, waiting_phrase};
 
-/// Why a request is refused. Nothing has changed.
+/// Why a request is refused. [`apply`](super::apply) then returns no new state.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Refusal {
     /// The environment ended, or never existed.
@@ -47,7 +47,8 @@ pub enum Refusal {
         /// The environment.
         eid: String,
     },
-    /// The attachment is not the one that the requester saw. The text is the difference.
+    /// The attachment is not the one that the requester saw. The text is the difference alone, for the enforcer's audit: "it"
+    /// is the device.
     #[error("{0}")]
     AttachmentChanged(&'static str),
     /// The devices cannot be assigned.

@@ -104,11 +104,11 @@ pub enum Request {
     },
     /// Leave the queue.
     Withdraw,
-    /// End all environments.
+    /// End all environments. Only root may end those of others.
     ResetEnvironments,
-    /// Record the devices of the machine: new ones are added, lost ones stay.
+    /// Record the devices of the machine: new ones are added, lost ones stay. Everybody may do it.
     RecordDevices(Inventory),
-    /// Remove all devices and attachments, and add these devices.
+    /// Remove all devices and attachments, and add these devices. Only root may detach those of others.
     ResetDevices(Inventory),
 }
 

@@ -149,8 +149,8 @@ impl EditableState {
         }
     }
 
-    /// Removes a member from all its environments; returns their ids.
-    pub(super) fn deactivate(&mut self, member: &MemberId) -> Vec<String> {
+    /// Removes a member from all its environments.
+    pub(super) fn deactivate(&mut self, member: &MemberId) {
         let environments = self.environments.iter();
         let eids: Vec<String> = environments
             .filter(|environment| environment.has(member))
@@ -159,7 +159,6 @@ impl EditableState {
         for eid in &eids {
             self.leave(eid, member);
         }
-        eids
     }
 
     /// The configuration of an environment.
