@@ -16,6 +16,15 @@ fn attachment(stage: &Stage, uid: u32) -> AttachmentTarget {
     }
 }
 
+/// A member of the environment E, which holds the device, with the target that takes it.
+fn one() -> (Victim, Stage, AttachmentTarget) {
+    let (member, stage) = (Victim::new(), Stage::new(&[]));
+    let uid = member.target().uid;
+    stage.environment("E", uid, member.pid());
+    let target = attachment(&stage, uid);
+    (member, stage, target)
+}
+
 /// Four processes that use the device of the environment E of a member, with the target that takes it.
 fn four(signals_per_minute: u32) -> (Victim, Vec<Victim>, Stage, AttachmentTarget) {
     let (member, victims) = (Victim::new(), [(); 4].map(|()| Victim::claiming("E")));
@@ -51,11 +60,8 @@ fn processes_that_may_stay_are_left_alone() {
 
 #[test]
 fn what_changed_since_the_plan_is_not_detached() {
-    let member = Victim::new();
-    let stage = Stage::new(&[]);
+    let (member, stage, target) = one();
     let uid = member.target().uid;
-    stage.environment("E", uid, member.pid());
-    let target = attachment(&stage, uid);
     let mut executor = stage.executor();
     let newer =
         AttachmentTarget { attached_seconds: target.attached_seconds.map(|seconds| seconds - 1), ..target.clone() };
@@ -78,11 +84,8 @@ fn what_changed_since_the_plan_is_not_detached() {
 
 #[test]
 fn what_changes_before_the_state_is_locked_is_not_detached() {
-    let member = Victim::new();
-    let stage = Stage::new(&[]);
+    let (member, stage, target) = one();
     let uid = member.target().uid;
-    stage.environment("E", uid, member.pid());
-    let target = attachment(&stage, uid);
     let mut executor = stage.executor();
     let seen = executor.judged_attachment(&target).unwrap();
     let earlier = SeenAttachment { attached_seconds: seen.attached_seconds.map(|it| it - 1), ..seen.clone() };
