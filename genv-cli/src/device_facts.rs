@@ -8,7 +8,7 @@ use genv_core::gpu::GpuSample;
 use genv_core::model::Attribution;
 use genv_core::proc::{Claim, ProcessRead, ProcessRequest, ProcessSource};
 use genv_core::state::allocate::DeviceUsage;
-use genv_core::state::{Contexts, ProcessId, State};
+use genv_core::state::{Contexts, EnvironmentState, ProcessId, State};
 
 use crate::outside::{self, OutsideUses, Published};
 
@@ -39,11 +39,9 @@ pub(crate) fn processes_of_environment(
     for (pid, device) in rows {
         devices_by_pid.entry(pid).or_default().insert(device);
     }
-    let members = state.environments.iter().flat_map(|it| &it.pids);
-    let table = processes.read(&ProcessRequest {
-        processes: devices_by_pid.keys().copied().collect(),
-        members: members.copied().collect(),
-    });
+    let members = state.environments.iter().flat_map(EnvironmentState::pids);
+    let table = processes
+        .read(&ProcessRequest { processes: devices_by_pid.keys().copied().collect(), members: members.collect() });
     let mut live = live_environments(state, &table);
     // A listed environment has its processes even after its last shell has ended.
     if !live.iter().any(|live| live.environment.eid == eid) {
@@ -143,10 +141,10 @@ pub(crate) fn usage(sample: &GpuSample, state: &State, eid: &str, processes: &mu
     };
     let attached = !state.attached(eid).is_empty();
     if attached && !rows.is_empty() {
-        let members = state.environments.iter().flat_map(|it| &it.pids);
+        let members = state.environments.iter().flat_map(EnvironmentState::pids);
         let table = processes.read(&ProcessRequest {
             processes: rows.iter().map(|(_, pid)| *pid).collect(),
-            members: members.copied().collect(),
+            members: members.collect(),
         });
         let live = live_environments(state, &table);
         let attributor = Attributor::new(state, &live, true, &table);

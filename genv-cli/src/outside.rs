@@ -9,7 +9,7 @@ use genv_core::gpu::GpuSample;
 use genv_core::outside::{OutsideUse, computes};
 use genv_core::proc::{ProcessRead, ProcessRequest, ProcessSource, ProcessTable, in_initial_pid_namespace};
 use genv_core::state::allocate::DeviceUsage;
-use genv_core::state::{Contexts, State};
+use genv_core::state::{Contexts, EnvironmentState, State};
 
 use crate::ago::now_seconds;
 use crate::machine::NoSample;
@@ -217,8 +217,8 @@ fn with_attribution<T>(
     processes: &mut dyn ProcessSource,
     read: impl FnOnce(&ProcessTable, &Attributor<'_>) -> T,
 ) -> T {
-    let members = state.environments.iter().flat_map(|it| &it.pids);
-    let table = processes.read(&ProcessRequest { processes: pids, members: members.copied().collect() });
+    let members = state.environments.iter().flat_map(EnvironmentState::pids);
+    let table = processes.read(&ProcessRequest { processes: pids, members: members.collect() });
     let mut live = live_environments(state, &table);
     // A listed environment has its processes even after its last shell has ended.
     for environment in &state.environments {

@@ -10,7 +10,7 @@ use genv_core::attribute::{Attributor, LiveEnvironment, live_environments};
 use genv_core::duration::parse_variable;
 use genv_core::model::MemoryAmount;
 use genv_core::proc::{ProcReader, ProcessRequest, ProcessSource};
-use genv_core::state::{State, StateDirectory, StateSource, directory_path};
+use genv_core::state::{EnvironmentState, State, StateDirectory, StateSource, directory_path};
 
 use crate::outcome;
 
@@ -108,9 +108,8 @@ fn patience() -> Duration {
 /// Which of these processes are an environment's. Those of which the kernel tells nothing, as of other users', are
 /// not.
 fn own(eid: &str, state: &State, pids: &[u32]) -> HashSet<u32> {
-    let members = state.environments.iter().flat_map(|environment| &environment.pids);
-    let table =
-        ProcReader::new().read(&ProcessRequest { processes: pids.to_vec(), members: members.copied().collect() });
+    let members = state.environments.iter().flat_map(EnvironmentState::pids);
+    let table = ProcReader::new().read(&ProcessRequest { processes: pids.to_vec(), members: members.collect() });
     let mut live = live_environments(state, &table);
     // Whoever asks is in it, so that it lives even if its shells ended.
     if !live.iter().any(|live| live.environment.eid == eid) {

@@ -44,14 +44,18 @@ fn facts(reader: &mut ProcReader, pid: u32) -> ProcessFacts {
 }
 
 fn state(member: u32) -> State {
-    let environment =
-        EnvironmentState { eid: "E".to_owned(), uid: STRANGER, pids: vec![member], ..EnvironmentState::default() };
+    let environment = EnvironmentState {
+        eid: "E".to_owned(),
+        uid: STRANGER,
+        members: vec![member.into()],
+        ..EnvironmentState::default()
+    };
     State { installed: true, environments: vec![environment], ..State::default() }
 }
 
 fn answer(reader: &mut ProcReader, state: &State, pid: u32) -> String {
-    let members = &state.environments[0].pids;
-    let table = reader.read(&request(&[pid], members));
+    let members: Vec<u32> = state.environments[0].pids().collect();
+    let table = reader.read(&request(&[pid], &members));
     let environments = live_environments(state, &table);
     format!("{:?}", Attributor::new(state, &environments, true, &table).attribute(pid))
 }

@@ -2,7 +2,7 @@
 
 use crate::model::Member;
 use crate::proc::ProcessTable;
-use crate::state::liveness::{self, Standing};
+use crate::state::liveness::Standing;
 use crate::state::{EnvironmentState, State};
 
 /// An environment that lives: a member that is no job is alive, or it has Jupyter kernels.
@@ -12,9 +12,7 @@ pub struct LiveEnvironment<'a> {
     pub environment: &'a EnvironmentState,
     /// Its members that are alive, without those that are hidden, and without its jobs.
     pub members: Vec<Member>,
-    /// Its jobs that are alive: they are in it, and do not keep it alive ([`RecordedMembers::is_job`]).
-    ///
-    /// [`RecordedMembers::is_job`]: crate::state::RecordedMembers::is_job
+    /// Its jobs that are alive: they are in it, and do not keep it alive.
     pub jobs: Vec<Member>,
     /// Living processes that its record lists and that run as other users: they keep it alive, but are no members.
     pub foreign: Vec<Member>,
@@ -57,12 +55,11 @@ pub(crate) fn listed_members<'a>(
     let written = state.written_timestamp_seconds;
     let (mut members, mut jobs, mut foreign) = (Vec::new(), Vec::new(), Vec::new());
     let mut may_live = false;
-    for &pid in &environment.pids {
-        let listed = liveness::ListedMember::new(environment, pid, &state.recorded);
-        let living = match listed.standing(table, written) {
+    for listed in &environment.members {
+        let living = match listed.standing(environment, table, written) {
             Standing::Lives(living) => living,
             Standing::MayLive => {
-                may_live |= !listed.is_job();
+                may_live |= !listed.is_job;
                 continue;
             }
             Standing::Ended => continue,
@@ -70,7 +67,7 @@ pub(crate) fn listed_members<'a>(
         let user = table.owner(environment.uid);
         let runs_as_user = living.uid.is_none_or(|uid| table.owner(uid) == user);
         let list = match runs_as_user {
-            true if listed.is_job() => &mut jobs,
+            true if listed.is_job => &mut jobs,
             true => &mut members,
             false => &mut foreign,
         };

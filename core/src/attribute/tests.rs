@@ -6,7 +6,7 @@ use super::attributor::unknown;
 use super::*;
 use crate::model::{Attribution, Member};
 use crate::proc::{Claim, Lineage, MissingEvidence, ProcessFacts, ProcessRead, ProcessTable};
-use crate::state::{EnvironmentState, LeftOut, State};
+use crate::state::{EnvironmentState, LeftOut, MemberState, State};
 
 /// One row of the table of cases.
 ///
@@ -68,7 +68,12 @@ const BROKEN: u32 = 77;
 const WRITTEN_SECONDS: f64 = 10_000.0;
 
 fn environment(eid: &str, uid: u32, pids: &[u32]) -> EnvironmentState {
-    EnvironmentState { eid: eid.to_owned(), uid, pids: pids.to_vec(), ..EnvironmentState::default() }
+    EnvironmentState {
+        eid: eid.to_owned(),
+        uid,
+        members: pids.iter().map(|pid| MemberState::from(*pid)).collect(),
+        ..EnvironmentState::default()
+    }
 }
 
 /// The users of the world's processes; `None` where that cannot be read.
@@ -181,7 +186,7 @@ fn every_case_of_the_table_gets_its_answer() {
         };
         if let Some(eid) = &case.member_of {
             let listed = state.environments.iter_mut().find(|e| e.eid == *eid);
-            listed.unwrap().pids.push(PID);
+            listed.unwrap().members.push(MemberState::from(PID));
         }
         if case.damaged {
             state.left_out = Arc::new(LeftOut {

@@ -12,7 +12,7 @@ use crate::accounting::GpuReading;
 use crate::gpu::GpuSample;
 use crate::model::{CollectorStatus, Snapshot};
 use crate::proc::{ProcessRead, ProcessRequest, ProcessSource};
-use crate::state::State;
+use crate::state::{EnvironmentState, State};
 
 /// The time until which the collection waits for each source.
 #[derive(Clone, Copy, Debug)]
@@ -172,7 +172,7 @@ fn question(gpu: Option<&Timed<GpuSample>>, state: Option<&Timed<State>>) -> Pro
     let environments = || state.iter().flat_map(|it| &it.value.environments);
     let waiting = state.iter().flat_map(|it| &it.value.queue);
     ProcessQuestion {
-        request: ProcessRequest { processes, members: environments().flat_map(|e| &e.pids).copied().collect() },
+        request: ProcessRequest { processes, members: environments().flat_map(EnvironmentState::pids).collect() },
         uids: environments()
             .map(|environment| environment.uid)
             .chain(waiting.map(|it| it.uid))

@@ -90,13 +90,11 @@ impl Lingering {
                 let Some(ProcessRead::Present(facts)) = table.processes.get(&process.pid) else {
                     continue;
                 };
-                let look =
-                    |holder: &&'a EnvironmentState| match belonging(holder, &state.recorded, process.pid, facts, table)
-                    {
-                        Belonging::Own => self.touch(holder, now_seconds),
-                        Belonging::Unclear => drop(unclear.insert(holder.eid.as_str())),
-                        Belonging::Other => {}
-                    };
+                let look = |holder: &&'a EnvironmentState| match belonging(holder, process.pid, facts, table) {
+                    Belonging::Own => self.touch(holder, now_seconds),
+                    Belonging::Unclear => drop(unclear.insert(holder.eid.as_str())),
+                    Belonging::Other => {}
+                };
                 match &facts.claim {
                     Claim::Named(eid) => holders.get(eid.as_str()).into_iter().for_each(look),
                     Claim::Absent | Claim::Missing(_) => holders.values().for_each(look),

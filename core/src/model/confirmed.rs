@@ -27,7 +27,7 @@ pub struct Joined {
     /// The inode of the pid namespace to which the pid belongs.
     #[serde(default = "initial_pid_namespace", skip_serializing_if = "is_initial_pid_namespace")]
     pub pid_namespace: u64,
-    /// Whether the process joined as a job ([`RecordedMembers::is_job`](crate::state::RecordedMembers::is_job)).
+    /// Whether the process joined as a job ([`MemberState::is_job`](crate::state::MemberState::is_job)).
     #[serde(default, rename = "job", skip_serializing_if = "std::ops::Not::not")]
     pub is_job: bool,
 }

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::data::Visible;
-use super::members::RecordedMembers;
+use super::members::OtherRecords;
 use super::restore::{claims_of, visible_to};
 use super::{AttachmentState, DeviceState, EnvironmentState, State, jobs};
 use crate::proc::ProcessSource;
@@ -18,7 +18,7 @@ const MOST_BARE: usize = 1_000;
 
 /// Restores devices without a whole record from the copy. `damaged` has the devices whose record lost an attachment.
 pub(super) fn put_back(state: &mut State, damaged: &BTreeSet<u32>) {
-    let State { environments, devices, recorded: RecordedMembers { copy, lost, .. }, .. } = state;
+    let State { environments, devices, recorded: OtherRecords { copy, lost, .. }, .. } = state;
     let mut put_back = Vec::new();
     for device in copy.iter() {
         match devices.binary_search_by_key(&device.index, |it| it.index) {

@@ -15,13 +15,13 @@ use rustix::process::geteuid;
 use super::attachments;
 use super::change::EditableState;
 use super::confirmed;
-use super::data::{ProcessId, Visible};
+use super::data::{ProcessId, Started, Visible};
 use super::document::{self, Document, Format, ReadContext};
 use super::file::{self, ReadError, Version};
 use super::known;
 use super::leases;
-use super::liveness::{ListedMember, Standing};
-use super::members::{self, NEVER_TICKS, Recorded, RecordedMembers, boot_id};
+use super::liveness::Standing;
+use super::members::{self, MembersFile, NEVER_TICKS, OtherRecords, boot_id};
 use super::queue::Waiting;
 use super::shape::{self, Times};
 use super::store::StoreError;
@@ -84,10 +84,11 @@ impl Loaded {
         let place = StateFiles { directory, path, time_zone: machine_time_zone() };
         let environments: ReadDocument<EnvironmentState> = place.read(&document::ENVIRONMENTS)?;
         let devices: ReadDocument<DeviceState> = place.read(&document::DEVICES)?;
-        let members: ReadDocument<RecordedMembers> = place.read(&members::FORMAT)?;
+        let members: ReadDocument<MembersFile> = place.read(&members::FORMAT)?;
         let environments_are_lost = environments.is_lost() || environments.document.incomplete;
-        let mut recorded = members.document.entries.into_iter().next().unwrap_or_default();
-        recorded.find_lost(&environments.document.entries, environments_are_lost);
+        let recorded = members.document.entries.into_iter().next().unwrap_or_default();
+        let mut listed = environments.document.entries;
+        let recorded = recorded.give_facts(&mut listed, environments_are_lost);
         let devices_are_lost = match devices.content {
             None => !recorded.copy.is_empty() || members.content.is_none(),
             Some(_) => devices.is_lost() || !devices.document.damaged.is_empty(),
@@ -97,7 +98,7 @@ impl Loaded {
         let mut state = State {
             installed: true,
             written_timestamp_seconds: environments.version.map(Version::modified_seconds),
-            environments: environments.document.entries,
+            environments: listed,
             devices: devices.document.entries,
             recorded,
             queue: Vec::new(),
@@ -108,10 +109,9 @@ impl Loaded {
             left_out: environments.document.left_out,
             warnings,
         };
-        state.recorded.fill_empty(&mut state.environments);
         attachments::put_back(&mut state, &devices.document.damaged);
         attachments::find_bare(&mut state, devices_are_lost);
-        confirmed::confirm_members(&mut state, directory);
+        confirmed::confirm_members(&mut state.environments, directory);
         state.leases = leases::find(&state.environments, directory);
         Ok(Self {
             state,
@@ -142,13 +142,6 @@ impl Loaded {
         visible: Visible,
         now_seconds: f64,
     ) -> EditableState {
-        let jobs = self.state.environments.iter().flat_map(|environment| {
-            let created = environment.created_timestamp_seconds;
-            let recorded = &self.state.recorded;
-            let pids = environment.pids.iter().copied();
-            let jobs = pids.filter(move |pid| recorded.is_job(&environment.eid, created, *pid));
-            jobs.map(|pid| (environment.eid.clone(), pid))
-        });
         let mut editable = EditableState {
             environments: self.state.environments.clone(),
             devices: self.state.devices.clone(),
@@ -156,7 +149,6 @@ impl Loaded {
             lost: self.state.recorded.lost.clone(),
             bare: self.state.recorded.bare.clone(),
             visible,
-            jobs: jobs.collect(),
             known: self.state.recorded.known.clone(),
             leases: self.state.leases.clone(),
             lost_owners: self.lost_owners(table),
@@ -183,45 +175,37 @@ impl Loaded {
     }
 }
 
-/// The records of the members of a changed state.
-pub(super) fn record(loaded: &mut Loaded, editable: &EditableState, table: &ProcessTable) -> RecordedMembers {
-    let before = std::mem::take(&mut loaded.state.recorded);
-    let written = loaded.state.written_timestamp_seconds;
-    let mut members = HashMap::new();
-    for environment in &loaded.state.environments {
-        let eid = environment.eid.as_str();
-        members.extend(environment.pids.iter().map(|pid| ((eid, *pid), environment)));
-    }
-    let mut recorded = RecordedMembers::default();
-    for environment in &editable.environments {
-        let (eid, created) = (environment.eid.as_str(), environment.created_timestamp_seconds);
-        for &pid in &environment.pids {
-            let process = table.lineage.get(&pid);
-            let own = table.pid_namespace.unwrap_or(INITIAL_PID_NAMESPACE);
-            let (start_time_ticks, pid_namespace) = match members.get(&(eid, pid)) {
-                // A new member is the process that has the pid now.
-                None => (process.map(|process| process.start_time_ticks), own),
-                Some(was) => {
-                    let member = ListedMember::new(was, pid, &before);
-                    let ticks = match (member.standing(table, written), member.recorded(), process) {
-                        (Standing::Lives(living), ..) => Some(living.start_time_ticks),
-                        (_, Recorded::Started(ticks), _) => Some(ticks),
-                        // The ended member stays in the list. From now on `envs.json` is younger than the process that
-                        // has the pid, so that the pid alone would mean that process.
-                        (Standing::Ended, _, Some(_)) => Some(NEVER_TICKS),
-                        (_, _, _) => None,
-                    };
-                    let namespace = member.pid_namespace();
-                    (ticks, namespace.unwrap_or(INITIAL_PID_NAMESPACE))
-                }
+/// Gives the members of a changed state the facts that are recorded: a new member is the process that has the pid now.
+pub(super) fn identify_members(loaded: &State, editable: &mut EditableState, table: &ProcessTable) {
+    let written = loaded.written_timestamp_seconds;
+    let own = table.pid_namespace.unwrap_or(INITIAL_PID_NAMESPACE);
+    let before: HashMap<&str, &EnvironmentState> = loaded.environments.iter().map(|it| (it.eid.as_str(), it)).collect();
+    for environment in &mut editable.environments {
+        let before = before.get(environment.eid.as_str());
+        for member in &mut environment.members {
+            let process = table.lineage.get(&member.pid);
+            let was = before.and_then(|before| Some((*before, before.member(member.pid)?)));
+            member.pid_namespace =
+                Some(was.map_or(Some(own), |(_, was)| was.pid_namespace).unwrap_or(INITIAL_PID_NAMESPACE));
+            member.started = match was {
+                None => process.map_or(Started::Unknown, |process| Started::At(process.start_time_ticks)),
+                Some((environment, was)) => match (was.standing(environment, table, written), was.started, process) {
+                    (Standing::Lives(living), ..) => Started::At(living.start_time_ticks),
+                    (_, Started::At(ticks), _) => Started::At(ticks),
+                    // The ended member stays in the list. From now on `envs.json` is younger than the process that has
+                    // the pid, so that the pid alone would mean that process.
+                    (Standing::Ended, _, Some(_)) => Started::At(NEVER_TICKS),
+                    (_, _, _) => Started::Unknown,
+                },
             };
-            if let Some(start_time_ticks) = start_time_ticks {
-                let process = ProcessId { pid, start_time_ticks };
-                let is_job = editable.jobs.contains(&(eid.to_owned(), pid));
-                recorded.record(eid, created, process, pid_namespace, is_job);
-            }
         }
     }
+}
+
+/// The other records of a changed state.
+pub(super) fn record(loaded: &mut Loaded, editable: &EditableState, table: &ProcessTable) -> OtherRecords {
+    let before = std::mem::take(&mut loaded.state.recorded);
+    let mut recorded = OtherRecords::default();
     // A waiting process is the one that has the pid now; a hidden process was recorded before.
     let waiting = editable.queue.iter().filter_map(|&Waiting { pid, .. }| {
         let known = || before.queue.iter().find(|waiting| waiting.pid == pid);
@@ -318,11 +302,14 @@ impl FileWriter<'_> {
         &mut self,
         loaded: &Loaded,
         editable: &EditableState,
-        recorded: &RecordedMembers,
+        recorded: &OtherRecords,
         times: &Times,
     ) -> Result<(), StoreError> {
         let new = [
-            (!recorded.is_empty(), recorded.write(&loaded.boot_id, times)),
+            (
+                !recorded.is_empty() || !editable.environments.is_empty(),
+                recorded.write(&editable.environments, &loaded.boot_id, times),
+            ),
             (!editable.environments.is_empty(), shape::environments(&editable.environments, times)),
             (editable.devices_known || !editable.devices.is_empty(), shape::devices(&editable.devices, times)),
         ];

@@ -12,11 +12,10 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
-use super::members::RecordedMembers;
 use super::own_file::{self, MOST_BYTES};
-use super::{DeviceState, EnvironmentState, State};
+use super::{DeviceState, EnvironmentState, MemberState, ProcessId, Started};
 use crate::files::{io_error, write_remedy};
-use crate::model::{Confirmed, ConfirmedChange, MemoryAmount};
+use crate::model::{Confirmed, ConfirmedChange, Joined, MemoryAmount};
 use crate::proc::username;
 
 /// The number of changes that a file keeps, the newest ones.
@@ -33,13 +32,21 @@ struct ConfirmedFile {
 /// The environments and devices of a state.
 pub(super) type Sides<'a> = (&'a [EnvironmentState], &'a [DeviceState]);
 
-/// All members of environments, each with its environment.
-pub(super) fn member_keys(environments: &[EnvironmentState]) -> HashSet<(String, u32)> {
-    let members = environments.iter().flat_map(|it| {
-        let pids = it.pids.iter();
-        pids.map(|pid| (it.eid.clone(), *pid))
+/// A member of an environment: the eid and the pid.
+type MemberKey = (String, u32);
+
+/// All members of environments.
+pub(super) fn member_keys(environments: &[EnvironmentState]) -> HashSet<MemberKey> {
+    environments.iter().flat_map(|it| it.pids().map(|pid| (it.eid.clone(), pid))).collect()
+}
+
+/// The members of environments that are jobs.
+pub(super) fn job_keys(environments: &[EnvironmentState]) -> HashSet<MemberKey> {
+    let jobs = environments.iter().flat_map(|environment| {
+        let jobs = environment.members.iter().filter(|it| it.is_job);
+        jobs.map(|it| (environment.eid.clone(), it.pid))
     });
-    members.collect()
+    jobs.collect()
 }
 
 /// The changes of environments between two states. `newcomers` are additional members: new jobs, and jobs that became
@@ -47,7 +54,7 @@ pub(super) fn member_keys(environments: &[EnvironmentState]) -> HashSet<(String,
 pub(super) fn changes(
     before: Sides<'_>,
     after: Sides<'_>,
-    newcomers: &HashSet<(String, u32)>,
+    newcomers: &HashSet<MemberKey>,
 ) -> Vec<(String, ConfirmedChange)> {
     // Another user may have written a second record with the same id.
     let (had_been, has_become) = (by_user(before.0), by_user(after.0));
@@ -59,7 +66,7 @@ pub(super) fn changes(
             note(ConfirmedChange::Ended);
             continue;
         };
-        for pid in missing(&was.pids, &is.pids) {
+        for pid in missing(was, Some(is)) {
             note(ConfirmedChange::Left { pid });
         }
         if let Some(bytes) = lowered(was.gpu_memory, is.gpu_memory) {
@@ -79,7 +86,7 @@ pub(super) fn changes(
     for is in after.0 {
         let mut note = |change| changes.push((is.eid.clone(), change));
         let was = had_been.get(&(is.eid.as_str(), is.uid));
-        let came = missing(&is.pids, was.map_or(&[], |was| &was.pids));
+        let came = missing(is, was.copied());
         let others = newcomers.iter().filter(|(eid, pid)| *eid == is.eid && !came.contains(pid));
         let pids: Vec<u32> = others.map(|(_, pid)| *pid).chain(came.iter().copied()).collect();
         for pid in pids {
@@ -94,14 +101,10 @@ pub(super) fn changes(
     changes
 }
 
-/// The pids of `all` that `others` lacks. A set keeps this fast for lists of any length.
-fn missing(all: &[u32], others: &[u32]) -> Vec<u32> {
-    if all == others {
-        return Vec::new();
-    }
-    let others: HashSet<&u32> = others.iter().collect();
-    let missing = all.iter().filter(|pid| !others.contains(pid));
-    missing.copied().collect()
+/// The members of `all` that `others` lacks. A set keeps this fast for lists of any length.
+fn missing(all: &EnvironmentState, others: Option<&EnvironmentState>) -> Vec<u32> {
+    let others: HashSet<u32> = others.into_iter().flat_map(EnvironmentState::pids).collect();
+    all.pids().filter(|pid| !others.contains(pid)).collect()
 }
 
 fn by_user(environments: &[EnvironmentState]) -> HashMap<(&str, u32), &EnvironmentState> {
@@ -142,7 +145,6 @@ pub(super) fn write(
     directory: BorrowedFd<'_>,
     new: Vec<(String, ConfirmedChange)>,
     environments: &[EnvironmentState],
-    recorded: &RecordedMembers,
     now_seconds: f64,
 ) -> Option<UnwrittenFile> {
     if new.is_empty() {
@@ -156,7 +158,7 @@ pub(super) fn write(
     for (eid, change) in new {
         changes.retain(|old| old.eid != eid || !replaces(&change, &old.change));
         let process = match change {
-            ConfirmedChange::Joined { pid } => recorded.joined(&eid, pid),
+            ConfirmedChange::Joined { pid } => joined(environments, &eid, pid),
             _ => None,
         };
         changes.push(Confirmed { eid, at_seconds: now_seconds, process, change });
@@ -166,6 +168,15 @@ pub(super) fn write(
     let content = content(changes);
     let obstacle = own_file::replace(directory, &name, &content)?;
     Some(UnwrittenFile { name, obstacle })
+}
+
+/// The facts of a new member.
+fn joined(environments: &[EnvironmentState], eid: &str, pid: u32) -> Option<Joined> {
+    let member = environments.iter().find(|it| it.eid == eid)?.member(pid)?;
+    let Started::At(start_time_ticks) = member.started else {
+        return None;
+    };
+    Some(Joined { start_time_ticks, pid_namespace: member.pid_namespace?, is_job: member.is_job })
 }
 
 /// The content of a file with these changes. Long ids leave room for the newest changes alone.
@@ -240,37 +251,40 @@ fn replaces(new: &ConfirmedChange, old: &ConfirmedChange) -> bool {
 
 /// Replaces the recorded facts of members, which every user may write, with confirmed facts. For each environment its
 /// user, root and this program's user may confirm.
-pub(super) fn confirm_members(state: &mut State, directory: BorrowedFd<'_>) {
-    let mut by_user: HashMap<u32, HashMap<(String, u32), Confirmed>> = HashMap::new();
-    let mut joined = |uid: u32, environment: &EnvironmentState, pid: u32| {
-        let of_user = by_user.entry(uid).or_insert_with(|| joined_by(directory, uid));
-        let confirmed = of_user.get(&(environment.eid.clone(), pid))?;
-        Some((confirmed.at_seconds, confirmed.process?))
-    };
-    for environment in &state.environments {
+pub(super) fn confirm_members(environments: &mut [EnvironmentState], directory: BorrowedFd<'_>) {
+    let mut by_user: HashMap<u32, HashMap<String, Vec<Confirmed>>> = HashMap::new();
+    for environment in environments {
         let mut users = [environment.uid, 0, geteuid().as_raw()];
         users.sort_unstable();
         let created = environment.created_timestamp_seconds.unwrap_or_default();
-        for &pid in &environment.pids {
-            let users = users.chunk_by(|a, b| a == b).map(|it| it[0]);
-            let confirmed = users.filter_map(|uid| joined(uid, environment, pid));
-            // An ended environment may have had the same id.
-            let confirmed = confirmed.filter(|(at_seconds, _)| at_seconds.floor() >= created.floor());
-            let newest = confirmed.max_by(|(a, _), (b, _)| a.total_cmp(b));
-            if let Some((_, process)) = newest {
-                state.recorded.confirm(environment, pid, process);
+        let mut confirmed: HashMap<u32, (f64, Joined)> = HashMap::new();
+        for uid in users.chunk_by(|a, b| a == b).map(|it| it[0]) {
+            let of_user = by_user.entry(uid).or_insert_with(|| by_environment(read(directory, uid)));
+            for Confirmed { at_seconds, process, change, .. } in of_user.get(&environment.eid).into_iter().flatten() {
+                // An ended environment may have had the same id.
+                if let (ConfirmedChange::Joined { pid }, Some(joined)) = (change, process)
+                    && at_seconds.floor() >= created.floor()
+                    && confirmed.get(pid).is_none_or(|(at, _)| at <= at_seconds)
+                {
+                    confirmed.insert(*pid, (*at_seconds, *joined));
+                }
+            }
+        }
+        for member in &mut environment.members {
+            if let Some((_, Joined { start_time_ticks, pid_namespace, is_job })) = confirmed.get(&member.pid) {
+                let process = ProcessId { pid: member.pid, start_time_ticks: *start_time_ticks };
+                *member = MemberState::found(process, *pid_namespace, *is_job);
             }
         }
     }
 }
 
-/// The processes that this user's commands made members, each with its newest confirmation.
-fn joined_by(directory: BorrowedFd<'_>, uid: u32) -> HashMap<(String, u32), Confirmed> {
-    let joined = read(directory, uid).into_iter().filter_map(|it| match it.change {
-        ConfirmedChange::Joined { pid } => Some(((it.eid.clone(), pid), it)),
-        _ => None,
-    });
-    joined.collect()
+fn by_environment(changes: Vec<Confirmed>) -> HashMap<String, Vec<Confirmed>> {
+    let mut by_environment: HashMap<String, Vec<Confirmed>> = HashMap::new();
+    for change in changes {
+        by_environment.entry(change.eid.clone()).or_default().push(change);
+    }
+    by_environment
 }
 
 /// The changes that commands of this user made in environments of a state directory, the oldest first; empty without a

@@ -24,18 +24,90 @@ pub struct EnvironmentState {
     pub gpus: Option<u32>,
     /// Configured memory per device.
     pub gpu_memory: Option<MemoryAmount>,
-    /// Member processes, including jobs.
-    pub pids: Vec<u32>,
+    /// Member processes, including jobs; their pids are distinct.
+    pub members: Vec<MemberState>,
     /// Member Jupyter kernels.
     pub kernel_ids: Vec<String>,
 }
 
 impl EnvironmentState {
+    /// The pids of the member processes.
+    pub fn pids(&self) -> impl Iterator<Item = u32> {
+        self.members.iter().map(|it| it.pid)
+    }
+
+    /// The members that keep the environment alive: those that are no jobs.
+    pub fn shells(&self) -> impl Iterator<Item = u32> {
+        self.members.iter().filter(|it| !it.is_job).map(|it| it.pid)
+    }
+
+    /// The member process with a pid.
+    pub fn member(&self, pid: u32) -> Option<&MemberState> {
+        self.members.iter().find(|it| it.pid == pid)
+    }
+
     /// Whether a process or kernel is a member.
     pub fn has(&self, member: &MemberId) -> bool {
         match member {
-            MemberId::Process(pid) => self.pids.contains(pid),
+            MemberId::Process(pid) => self.member(*pid).is_some(),
             MemberId::Kernel(id) => self.kernel_ids.contains(id),
+        }
+    }
+}
+
+/// A member process of an environment. A pid alone is ambiguous: another process may have it by now, and another pid
+/// namespace has its own process with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberState {
+    /// Its pid, in its pid namespace.
+    pub pid: u32,
+    /// Its start.
+    pub started: Started,
+    /// The inode of its pid namespace. Absent: genv 1.x wrote the member, on the machine or in a container.
+    pub pid_namespace: Option<u64>,
+    /// Whether it is a *job*: a process that started in the environment and that a command recorded. For genv 1.x a
+    /// living job keeps the environment; here it does so only while it works on a device (see docs/files.md).
+    pub is_job: bool,
+    /// Whether the environment's user, root or this program recorded these facts.
+    pub is_confirmed: bool,
+    /// Whether it is a process of another user, which is no member whatever the record claims.
+    pub is_stranger: bool,
+}
+
+/// The start of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Started {
+    /// Not recorded: genv 1.x wrote the member.
+    Unknown,
+    /// Clock ticks since boot.
+    At(u64),
+    /// Before the last boot.
+    BeforeThisBoot,
+}
+
+impl From<u32> for MemberState {
+    /// A member of which only the pid is known.
+    fn from(pid: u32) -> Self {
+        Self {
+            pid,
+            started: Started::Unknown,
+            pid_namespace: None,
+            is_job: false,
+            is_confirmed: false,
+            is_stranger: false,
+        }
+    }
+}
+
+impl MemberState {
+    /// A process with this program's own facts.
+    pub(super) fn found(process: ProcessId, pid_namespace: u64, is_job: bool) -> Self {
+        Self {
+            started: Started::At(process.start_time_ticks),
+            pid_namespace: Some(pid_namespace),
+            is_job,
+            is_confirmed: true,
+            ..Self::from(process.pid)
         }
     }
 }

@@ -21,7 +21,7 @@ use super::file::{self, ReadError, Version};
 use super::kernels::Kernels;
 use super::leases;
 use super::liveness;
-use super::members::{self, RecordedMembers};
+use super::members::{self, MembersFile};
 use super::refused;
 use super::waiting;
 use super::{DEVICES_FILE, DeviceState, ENVIRONMENTS_FILE, EnvironmentState, State, StateError, StateSource};
@@ -59,7 +59,7 @@ pub struct StateDirectory {
     search_path: Option<OsString>,
     environments: RememberedFile<EnvironmentState>,
     devices: RememberedFile<DeviceState>,
-    members: RememberedFile<RecordedMembers>,
+    members: RememberedFile<MembersFile>,
     kernels: Kernels,
     /// Shows which processes of the queue wait.
     processes: ProcReader,
@@ -278,12 +278,15 @@ impl StateDirectory {
             }
         };
         let is_lost = members.is_empty() && devices_written.is_none();
+        let mut listed = environments.entries;
+        let has_lost = written.is_none() || environments.incomplete;
+        let recorded = members.into_iter().next().unwrap_or_default().give_facts(&mut listed, has_lost);
         let mut state = State {
             installed: true,
             written_timestamp_seconds: written.map(Version::modified_seconds),
-            environments: environments.entries,
+            environments: listed,
             devices: devices.entries,
-            recorded: members.into_iter().next().unwrap_or_default(),
+            recorded,
             queue: Vec::new(),
             refused_requests: refused::number(folder.directory),
             leases: HashMap::new(),
@@ -292,13 +295,10 @@ impl StateDirectory {
             left_out: environments.left_out,
             warnings,
         };
-        let has_lost = written.is_none() || environments.incomplete;
-        state.recorded.find_lost(&state.environments, has_lost);
-        state.recorded.fill_empty(&mut state.environments);
         let is_lost = is_lost || devices_written.is_none() && !state.recorded.copy.is_empty();
         attachments::put_back(&mut state, &devices.damaged);
         attachments::find_bare(&mut state, is_lost || !devices.damaged.is_empty());
-        confirmed::confirm_members(&mut state, folder.directory);
+        confirmed::confirm_members(&mut state.environments, folder.directory);
         state.leases = leases::find(&state.environments, folder.directory);
         Ok(state)
     }

@@ -20,7 +20,7 @@ use super::left_out::LeftOut;
 use super::salvage;
 use super::surplus::Records;
 use super::value::{self, Entry, amount, eid, found, integer, list, object, optional, shown, text, time};
-use super::{DEVICES_FILE, DeviceState, ENVIRONMENTS_FILE, EnvironmentState};
+use super::{DEVICES_FILE, DeviceState, ENVIRONMENTS_FILE, EnvironmentState, MemberState};
 
 /// The most warnings of a file: every user may write the file.
 const MOST_WARNINGS: usize = 20;
@@ -336,7 +336,7 @@ fn environment(entry: &mut Entry<'_>, time_zone: &TimeZone) -> Option<Environmen
         name: text(entry, configuration, "name"),
         gpus: optional(entry, configuration, "gpus", |value| u32::try_from(integer(Some(value))?).ok()),
         gpu_memory: amount(entry, configuration, "gpu_memory"),
-        pids: list(entry, fields, "pids", pid),
+        members: list(entry, fields, "pids", pid).into_iter().map(MemberState::from).collect(),
         kernel_ids: list(entry, fields, "kernel_ids", |value| value.as_str().map(str::to_owned)),
         eid,
     })

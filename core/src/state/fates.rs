@@ -95,14 +95,14 @@ fn fates_by_processes(
         pids
     };
     let processes: BTreeSet<u32> = environments.iter().flat_map(|it| candidates(it)).collect();
-    let members = environments.iter().flat_map(|(it, _)| &it.pids);
+    let members = environments.iter().flat_map(|(it, _)| it.pids());
     let table = evidence
         .processes
-        .read(&ProcessRequest { processes: processes.into_iter().collect(), members: members.copied().collect() });
+        .read(&ProcessRequest { processes: processes.into_iter().collect(), members: members.collect() });
     // Processes outside of this program's pid namespace may name the environment.
     let sees_all = in_initial_pid_namespace();
     let fate = |it: &&ShelllessEnvironment| {
-        if it.0.pids.is_empty() && !sees_all {
+        if it.0.members.is_empty() && !sees_all {
             return (it.0.eid.clone(), Fate::Unknown);
         }
         let fate = fate(state, it, &candidates(it), &contexts, &table, evidence);
@@ -130,7 +130,7 @@ fn fate(
         if pid == std::process::id() {
             continue;
         }
-        match belonging(environment, &state.recorded, pid, facts, table) {
+        match belonging(environment, pid, facts, table) {
             Belonging::Own => all_own.push(ProcessId { pid, start_time_ticks: facts.start_time_ticks }),
             // A process whose reads hang may turn out to belong to the environment.
             Belonging::Unclear => {
@@ -156,7 +156,7 @@ fn fate(
     } else if own.is_empty() {
         Fate::Ends
     } else if lingers(last, evidence.now_seconds, evidence.linger_seconds) {
-        let recorded = own.iter().filter(|it| environment.pids.contains(&it.pid));
+        let recorded = own.iter().filter(|it| environment.member(it.pid).is_some());
         let recorded: Vec<ProcessId> = recorded.copied().collect();
         Fate::Continues { jobs: oldest(if recorded.is_empty() { own } else { recorded }, MOST_JOBS), at_work: false }
     } else if are_known {
@@ -302,7 +302,7 @@ mod tests {
         let environment = EnvironmentState {
             eid: "e1".to_owned(),
             uid: geteuid().as_raw(),
-            pids: vec![u32::MAX],
+            members: vec![u32::MAX.into()],
             ..EnvironmentState::default()
         };
         let named = Claim::Named("e1".to_owned());

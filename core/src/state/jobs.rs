@@ -11,8 +11,8 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use super::data::ProcessId;
-use super::liveness::{ListedMember, Standing};
+use super::data::{MemberState, ProcessId};
+use super::liveness::Standing;
 use super::{EnvironmentState, State};
 use crate::proc::{
     Claim, ProcReader, ProcessRead, ProcessRequest, ProcessSource, ProcessTable, is_kernel_thread, read_environs,
@@ -37,12 +37,12 @@ fn watched<'a>(state: &'a State, table: &ProcessTable) -> Vec<&'a EnvironmentSta
     let attachments = state.devices.iter().flat_map(|device| &device.attachments);
     let holding: BTreeSet<&str> = attachments.map(|it| it.eid.as_str()).collect();
     let is_watched = |environment: &&EnvironmentState| {
-        let is_shell = |pid: &u32| {
-            let member = ListedMember::new(environment, *pid, &state.recorded);
-            let standing = member.standing(table, state.written_timestamp_seconds);
-            matches!(standing, Standing::Lives(_)) && !member.is_job()
+        let is_shell = |member: &MemberState| {
+            let standing = member.standing(environment, table, state.written_timestamp_seconds);
+            matches!(standing, Standing::Lives(_)) && !member.is_job
         };
-        environment.uid == own && holding.contains(environment.eid.as_str()) && environment.pids.iter().any(is_shell)
+        let holds = holding.contains(environment.eid.as_str());
+        environment.uid == own && holds && environment.members.iter().any(is_shell)
     };
     state.environments.iter().filter(is_watched).collect()
 }
@@ -66,7 +66,7 @@ pub(super) fn find_new(
     }
     let environments = state.environments.iter();
     let environments = environments.filter(|it| watched.contains(&it.eid));
-    let known: BTreeSet<u32> = environments.flat_map(|it| &it.pids).copied().collect();
+    let known: BTreeSet<u32> = environments.flat_map(EnvironmentState::pids).collect();
     let own = std::process::id();
     let mut pids = processes_of(geteuid().as_raw()).unwrap_or_default();
     pids.retain(|pid| *pid != own && !known.contains(pid));
@@ -99,7 +99,7 @@ pub(super) fn find_new(
         let Some(jobs) = found.remove(&environment.eid) else {
             continue;
         };
-        let living = environment.pids.iter().filter(|pid| table.living(**pid).is_some());
+        let living = environment.pids().filter(|pid| table.living(*pid).is_some());
         let jobs = oldest(jobs, MOST_JOBS.saturating_sub(living.count()));
         if !jobs.is_empty() {
             found.insert(environment.eid.clone(), jobs);

@@ -69,7 +69,7 @@ impl KnownEnvironment {
                 name: file.name,
                 gpus: file.gpus,
                 gpu_memory: memory,
-                pids: Vec::new(),
+                members: Vec::new(),
                 kernel_ids: Vec::new(),
             },
             devices: file.devices.into_iter().collect(),
@@ -98,7 +98,7 @@ pub(super) fn after(
         let known = before.get(&environment.eid);
         let known = known.filter(|known| known.is_of(environment));
         Some(KnownEnvironment {
-            environment: EnvironmentState { pids: Vec::new(), kernel_ids: Vec::new(), ..environment.clone() },
+            environment: EnvironmentState { members: Vec::new(), kernel_ids: Vec::new(), ..environment.clone() },
             devices: devices.iter().copied().collect(),
             context_seconds: known.and_then(|known| known.context_seconds),
         })
@@ -149,7 +149,7 @@ pub(super) fn cleared(state: &State, table: &ProcessTable) -> Vec<(EnvironmentSt
                 !attached.contains(eid)
                     && known.is_of(listed)
                     && listed.kernel_ids.is_empty()
-                    && !liveness::has_shell(listed, &state.recorded, table, written)
+                    && !liveness::has_shell(listed, table, written)
             })
     };
     let with_devices = |known: &KnownEnvironment| {

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::{EnvironmentState, Recorded, RecordedMembers};
+use super::{EnvironmentState, MemberState, Started};
 use crate::duration::parse_duration;
 use crate::proc::{Claim, ProcessFacts, ProcessTable};
 
@@ -46,7 +46,6 @@ pub(crate) enum Belonging {
 /// Whether a process of `table` belongs to an environment that has no shell.
 pub(crate) fn belonging(
     environment: &EnvironmentState,
-    recorded: &RecordedMembers,
     pid: u32,
     facts: &ProcessFacts,
     table: &ProcessTable,
@@ -56,14 +55,14 @@ pub(crate) fn belonging(
     }
     match &facts.claim {
         Claim::Named(eid) if *eid == environment.eid => {
-            if environment.pids.is_empty() && !may_have_started_in(environment, pid, table) {
+            if environment.members.is_empty() && !may_have_started_in(environment, pid, table) {
                 Belonging::Other
             } else {
                 Belonging::Own
             }
         }
         Claim::Named(_) => Belonging::Other,
-        Claim::Absent | Claim::Missing(_) if descends(environment, recorded, pid, table) => Belonging::Own,
+        Claim::Absent | Claim::Missing(_) if descends(environment, pid, table) => Belonging::Own,
         Claim::Absent => Belonging::Other,
         Claim::Missing(_) => Belonging::Unclear,
     }
@@ -85,15 +84,11 @@ fn may_have_started_in(environment: &EnvironmentState, pid: u32, table: &Process
 }
 
 /// Whether a process is a recorded job of an environment, or a descendant of one.
-fn descends(environment: &EnvironmentState, recorded: &RecordedMembers, pid: u32, table: &ProcessTable) -> bool {
-    let created = environment.created_timestamp_seconds;
+fn descends(environment: &EnvironmentState, pid: u32, table: &ProcessTable) -> bool {
     let is_job = |pid: u32| {
-        let eid = &environment.eid;
-        environment.pids.contains(&pid)
-            && recorded.is_job(eid, created, pid)
-            && table
-                .living(pid)
-                .is_some_and(|it| recorded.of(eid, created, pid) == Recorded::Started(it.start_time_ticks))
+        let started = table.living(pid).map(|it| Started::At(it.start_time_ticks));
+        let is_it = |member: &MemberState| member.is_job && Some(member.started) == started;
+        environment.member(pid).is_some_and(is_it)
     };
     let (mut next, mut child_start) = (pid, u64::MAX);
     for _ in 0..MOST_ANCESTORS {

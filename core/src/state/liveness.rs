@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::change::end_environments;
-use super::data::{LostMember, ProcessId};
+use super::data::{LostMember, MemberState, ProcessId, Started};
 use super::fates::{Fate, Fates};
 use super::jobs::NewJobs;
 use super::kernels::EndedKernels;
 use super::known;
-use super::members::{Recorded, RecordedMembers};
 use super::{EnvironmentState, State};
 use crate::proc::{INITIAL_PID_NAMESPACE, Lineage, PidHolder, ProcessTable, own_pid_namespace};
 
@@ -17,14 +16,6 @@ use crate::proc::{INITIAL_PID_NAMESPACE, Lineage, PidHolder, ProcessTable, own_p
 /// Both times come from one clock, but the start is computed from `btime`, which moves when the
 /// clock is stepped by leap seconds and small corrections.
 pub(crate) const START_TOLERANCE_SECONDS: f64 = 2.0;
-
-/// A listed process of an environment, with its recorded facts.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ListedMember<'a> {
-    environment: &'a EnvironmentState,
-    pid: u32,
-    recorded: &'a RecordedMembers,
-}
 
 /// This program's knowledge of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,50 +36,22 @@ pub(crate) struct Living {
     pub(crate) uid: Option<u32>,
 }
 
-impl<'a> ListedMember<'a> {
-    pub(crate) fn new(environment: &'a EnvironmentState, pid: u32, recorded: &'a RecordedMembers) -> Self {
-        Self { environment, pid, recorded }
-    }
-
-    fn place(&self) -> (&'a str, Option<f64>, u32) {
-        let environment = self.environment;
-        let created = environment.created_timestamp_seconds;
-        (environment.eid.as_str(), created, self.pid)
-    }
-
-    pub(super) fn recorded(&self) -> Recorded {
-        let (eid, created, pid) = self.place();
-        self.recorded.of(eid, created, pid)
-    }
-
-    /// The inode of the member's pid namespace. None: genv 1.x wrote the member, on the machine or in a container.
-    pub(super) fn pid_namespace(&self) -> Option<u64> {
-        let (eid, created, pid) = self.place();
-        self.recorded.pid_namespace(eid, created, pid)
-    }
-
-    /// See [`RecordedMembers::is_job`].
-    pub(crate) fn is_job(&self) -> bool {
-        let (eid, created, pid) = self.place();
-        self.recorded.is_job(eid, created, pid)
-    }
-
-    fn is_confirmed(&self) -> bool {
-        let (eid, created, pid) = self.place();
-        self.recorded.is_confirmed(eid, created, pid)
-    }
-
-    /// The standing of the member by the processes that have its pid. The question of `table` included the pid.
-    pub(crate) fn standing(&self, table: &ProcessTable, written_timestamp_seconds: Option<f64>) -> Standing {
-        let confirmed = self.pid_namespace().filter(|_| self.is_confirmed());
-        let strangers = &self.recorded.strangers;
-        let is_stranger = strangers.contains(&(self.environment.eid.clone(), self.pid));
+impl MemberState {
+    /// The standing of a member of `environment` by the processes that have its pid. The question of `table` included
+    /// the pid.
+    pub(crate) fn standing(
+        &self,
+        environment: &EnvironmentState,
+        table: &ProcessTable,
+        written_timestamp_seconds: Option<f64>,
+    ) -> Standing {
+        let confirmed = self.pid_namespace.filter(|_| self.is_confirmed);
         let mut may_live = false;
         for holder in table.holders(self.pid, confirmed) {
-            if holder.pid == self.pid && is_stranger {
+            if holder.pid == self.pid && self.is_stranger {
                 continue;
             }
-            match self.is_member(&holder, table, written_timestamp_seconds) {
+            match self.is_process(&holder, environment, table, written_timestamp_seconds) {
                 Some(true) => return Standing::Lives(Living::from(holder)),
                 Some(false) => {}
                 None => may_live = true,
@@ -102,27 +65,27 @@ impl<'a> ListedMember<'a> {
     /// The confirmation by the environment's user decides. Every user may write the other records: such a record can
     /// prove that a process is the member, and cannot exclude a process that is older than the environment and, by the
     /// kernel, runs as its user. genv 1.x writes the pid alone, and means the process that had the pid at that time.
-    fn is_member(
+    fn is_process(
         &self,
         holder: &PidHolder,
+        environment: &EnvironmentState,
         table: &ProcessTable,
         written_timestamp_seconds: Option<f64>,
     ) -> Option<bool> {
-        let recorded = self.recorded();
         if is_kernel_thread(holder) {
             return Some(false);
         }
-        if recorded == Recorded::Started(holder.lineage.start_time_ticks) {
+        if self.started == Started::At(holder.lineage.start_time_ticks) {
             return Some(true);
         }
-        let is_by_genv_1 = recorded == Recorded::Unknown;
-        let latest = if is_by_genv_1 { written_timestamp_seconds } else { self.environment.created_timestamp_seconds };
-        if self.is_confirmed() || !is_older(&holder.lineage, latest) {
+        let is_by_genv_1 = self.started == Started::Unknown;
+        let latest = if is_by_genv_1 { written_timestamp_seconds } else { environment.created_timestamp_seconds };
+        if self.is_confirmed || !is_older(&holder.lineage, latest) {
             return Some(false);
         }
-        let namespace = self.pid_namespace().unwrap_or(INITIAL_PID_NAMESPACE);
+        let namespace = self.pid_namespace.unwrap_or(INITIAL_PID_NAMESPACE);
         let is_in_place = table.is_in(holder, namespace);
-        let user = table.owner(self.environment.uid);
+        let user = table.owner(environment.uid);
         match holder.lineage.uid.map(|uid| table.owner(uid) == user) {
             _ if is_by_genv_1 && is_in_place => Some(true),
             Some(true) if is_in_place && latest.is_some() => Some(true),
@@ -176,26 +139,22 @@ pub(super) fn clean(state: &mut State, table: &ProcessTable, ended: &EndedKernel
         }
     }
     let without: HashSet<String> = without_shells(state, table).into_iter().map(|(it, _)| it.eid).collect();
-    let (recorded, written) = (&mut state.recorded, state.written_timestamp_seconds);
+    let written = state.written_timestamp_seconds;
     for environment in &mut state.environments {
-        let RemainingMembers { pids, has_shell } = left(environment, recorded, table, written);
+        let RemainingMembers { members, has_shell } = left(environment, table, written);
         let lives_by_kernel = |id: &String| !ended.contains(&(environment.uid, id.clone()));
         let has_kernel = environment.kernel_ids.iter().any(lives_by_kernel);
-        let created = environment.created_timestamp_seconds;
         match fates.get(&environment.eid) {
-            _ if has_shell || has_kernel => environment.pids = pids,
+            _ if has_shell || has_kernel => environment.members = members,
             Some(Fate::Continues { jobs, at_work }) => {
-                environment.pids = jobs.iter().map(|it| it.pid).collect();
-                for job in jobs {
-                    let namespace = table.pid_namespace.unwrap_or(INITIAL_PID_NAMESPACE);
-                    recorded.record(&environment.eid, created, *job, namespace, true);
-                }
+                let namespace = table.pid_namespace.unwrap_or(INITIAL_PID_NAMESPACE);
+                environment.members = jobs.iter().map(|job| MemberState::found(*job, namespace, true)).collect();
                 if *at_work {
-                    known::note_context(&mut recorded.known, environment, now_seconds);
+                    known::note_context(&mut state.recorded.known, environment, now_seconds);
                 }
             }
             Some(Fate::Unknown) | None if without.contains(&environment.eid) => {}
-            Some(Fate::Ends | Fate::Unknown) | None => environment.pids.clear(),
+            Some(Fate::Ends | Fate::Unknown) | None => environment.members.clear(),
         }
     }
     state.kernels_not_found = forget_kernels(&mut state.environments, ended);
@@ -205,15 +164,12 @@ pub(super) fn clean(state: &mut State, table: &ProcessTable, ended: &EndedKernel
 }
 
 /// Makes new jobs members of their environments.
-pub(super) fn record_jobs(state: &mut State, jobs: &NewJobs) {
+pub(super) fn record_jobs(environments: &mut [EnvironmentState], jobs: &NewJobs) {
     let namespace = own_pid_namespace();
-    for environment in &mut state.environments {
-        let new = jobs.get(&environment.eid).into_iter().flatten();
-        for job in new {
-            if !environment.pids.contains(&job.pid) && !environment.pids.is_empty() {
-                environment.pids.push(job.pid);
-                let created = environment.created_timestamp_seconds;
-                state.recorded.record(&environment.eid, created, *job, namespace, true);
+    for environment in environments.iter_mut().filter(|it| !it.members.is_empty()) {
+        for job in jobs.get(&environment.eid).into_iter().flatten() {
+            if environment.member(job.pid).is_none() {
+                environment.members.push(MemberState::found(*job, namespace, true));
             }
         }
     }
@@ -221,39 +177,36 @@ pub(super) fn record_jobs(state: &mut State, jobs: &NewJobs) {
 
 /// The members of an environment that live or may live.
 struct RemainingMembers {
-    pids: Vec<u32>,
+    members: Vec<MemberState>,
     /// Whether one of them is not a job.
     has_shell: bool,
 }
 
 fn left(
     environment: &EnvironmentState,
-    recorded: &RecordedMembers,
     table: &ProcessTable,
     written_timestamp_seconds: Option<f64>,
 ) -> RemainingMembers {
-    let (mut pids, mut has_shell) = (Vec::new(), false);
-    for &pid in &environment.pids {
-        let member = ListedMember::new(environment, pid, recorded);
-        let standing = member.standing(table, written_timestamp_seconds);
+    let (mut members, mut has_shell) = (Vec::new(), false);
+    for member in &environment.members {
+        let standing = member.standing(environment, table, written_timestamp_seconds);
         if standing != Standing::Ended {
-            pids.push(pid);
+            members.push(*member);
             // This program does not know which devices a process of another namespace uses.
-            let is_unknown = standing == Standing::MayLive && !table.hidden.contains(&pid);
-            has_shell |= is_unknown || !member.is_job();
+            let is_unknown = standing == Standing::MayLive && !table.hidden.contains(&member.pid);
+            has_shell |= is_unknown || !member.is_job;
         }
     }
-    RemainingMembers { pids, has_shell }
+    RemainingMembers { members, has_shell }
 }
 
 /// Whether an environment has a remaining member that is not a job.
 pub(super) fn has_shell(
     environment: &EnvironmentState,
-    recorded: &RecordedMembers,
     table: &ProcessTable,
     written_timestamp_seconds: Option<f64>,
 ) -> bool {
-    left(environment, recorded, table, written_timestamp_seconds).has_shell
+    left(environment, table, written_timestamp_seconds).has_shell
 }
 
 /// Environments that hold devices and have no living shell, each with its devices.
@@ -262,7 +215,7 @@ pub(super) fn without_shells(state: &State, table: &ProcessTable) -> Vec<(Enviro
     let without = state.environments.iter().filter_map(|environment| {
         let devices = attached.remove(environment.eid.as_str())?;
         let written = state.written_timestamp_seconds;
-        let has_none = !environment.pids.is_empty() && !left(environment, &state.recorded, table, written).has_shell;
+        let has_none = !environment.members.is_empty() && !has_shell(environment, table, written);
         has_none.then(|| (environment.clone(), devices))
     });
     without.collect()

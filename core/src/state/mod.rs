@@ -48,7 +48,8 @@ pub use change::{
 };
 pub use confirmed::read_confirmed;
 pub use data::{
-    Activation, AttachmentState, Configuration, DeviceState, EnvironmentState, LONGEST_LEASE, MemberId, ProcessId,
+    Activation, AttachmentState, Configuration, DeviceState, EnvironmentState, LONGEST_LEASE, MemberId, MemberState,
+    ProcessId, Started,
 };
 use data::{all_attached, attached};
 pub use device_locks::{DeviceLocks, lock_devices};
@@ -60,7 +61,7 @@ pub use jobs::FindEnvironments;
 pub use left_out::LeftOut;
 pub(crate) use linger::{Belonging, belonging};
 pub use linger::{linger_seconds, lingers};
-pub use members::{Recorded, RecordedMembers};
+pub use members::OtherRecords;
 pub use queue::{RequestedDevices, Waiting, first_and_others, waiting_phrase};
 pub use store::{DEFAULT_PATIENCE, StateStore, StoreError};
 pub use usage::{Usage, UsageProcess, read_usage};
@@ -105,8 +106,8 @@ pub struct State {
     pub environments: Vec<EnvironmentState>,
     /// Devices, by index.
     pub devices: Vec<DeviceState>,
-    /// The facts of members beyond their pids.
-    pub recorded: RecordedMembers,
+    /// What the files have besides environments and devices.
+    pub recorded: OtherRecords,
     /// The processes that wait for devices, in order of arrival. Only a reader of the directory sees the queue.
     pub queue: Vec<Waiting>,
     /// The number of refused requests for devices that could have waited, from a file that every user may write.
@@ -143,13 +144,6 @@ impl State {
     /// The expected times at which devices become free. Without models, they are not known for a request of a type.
     pub const fn expectation<'a>(&'a self, usage: &'a DeviceUsage, now_seconds: f64) -> Expectation<'a> {
         Expectation { devices: self.devices.as_slice(), leases: &self.leases, usage, now_seconds }
-    }
-
-    /// The members of an environment that keep it alive: those that are no jobs ([`RecordedMembers::is_job`]).
-    pub fn shells(&self, environment: &EnvironmentState) -> impl Iterator<Item = u32> {
-        let created = environment.created_timestamp_seconds;
-        let is_job = move |pid: u32| self.recorded.is_job(&environment.eid, created, pid);
-        environment.pids.iter().copied().filter(move |pid| !is_job(*pid))
     }
 
     /// The last time at which a command saw a process of an environment with a context on its devices, Unix time.

@@ -5,17 +5,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::data::{LostMember, ProcessId};
+use super::data::{LostMember, MemberState};
 use super::jobs::{processes_of, reads_environs_of};
 use super::{EnvironmentState, State, change};
-use crate::proc::{Claim, Named, ProcessRead, ProcessRequest, ProcessSource, ProcessTable, own_pid_namespace};
+use crate::proc::{Claim, Named, ProcessRead, ProcessRequest, ProcessSource, ProcessTable};
 
 /// An environment, restored by the evidence of its processes.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Restored {
     pub(super) environment: EnvironmentState,
-    /// The members; `true`: the member is a job.
-    members: Vec<(ProcessId, bool)>,
     /// Devices that are visible to a process which names the environment.
     visible: BTreeSet<u32>,
 }
@@ -32,9 +30,10 @@ pub(super) fn find(state: &State, table: &ProcessTable, processes: &mut dyn Proc
             let process = member.process;
             let found = table.living(process.pid).filter(|_| table.is_of(member.pid_namespace))?;
             let is_same = found.start_time_ticks == process.start_time_ticks;
-            Some(((process, member.is_job), table.owner(found.uid?))).filter(|_| is_same)
+            let is_it = MemberState::found(process, member.pid_namespace, member.is_job);
+            Some((is_it, table.owner(found.uid?))).filter(|_| is_same)
         };
-        let (members, users): (Vec<(ProcessId, bool)>, BTreeSet<u32>) = lost.iter().filter_map(living).unzip();
+        let (members, users): (Vec<MemberState>, BTreeSet<u32>) = lost.iter().filter_map(living).unzip();
         // An environment with members of several users is not restored.
         let uid = users.first().copied().filter(|_| users.len() == 1)?;
         if !reads_environs_of(uid) {
@@ -46,13 +45,12 @@ pub(super) fn find(state: &State, table: &ProcessTable, processes: &mut dyn Proc
         let known = state.recorded.known.get(eid);
         #[expect(clippy::cast_precision_loss, reason = "files end with the year 9999")]
         let created = lost.first()?.created_seconds.map(|seconds| seconds as f64);
-        let pids = members.iter().map(|(process, _)| process.pid);
         let mut environment = EnvironmentState {
             eid: eid.to_owned(),
             uid,
             username: Some(username).filter(|name| *name != format!("uid:{uid}")),
             created_timestamp_seconds: created,
-            pids: pids.collect(),
+            members,
             ..EnvironmentState::default()
         };
         if let Some(known) = known.filter(|known| known.is_of(&environment)) {
@@ -60,7 +58,7 @@ pub(super) fn find(state: &State, table: &ProcessTable, processes: &mut dyn Proc
             environment.gpus = known.environment.gpus;
             environment.gpu_memory = known.environment.gpu_memory;
         }
-        Some(Restored { environment, members, visible })
+        Some(Restored { environment, visible })
     };
     lost.into_iter().filter_map(restore).collect()
 }
@@ -92,19 +90,13 @@ pub(super) fn visible_to(pids: &[u32]) -> Option<BTreeSet<u32>> {
 
 /// Adds the restored environments. One without a device gets the free devices that are visible to its process.
 pub(super) fn apply(state: &mut State, restored: Vec<Restored>, now_seconds: f64) {
-    for Restored { environment, members, visible } in restored {
+    for Restored { environment, visible } in restored {
         let eid = environment.eid.clone();
         let is_lost = state.recorded.lost.iter().any(|it| it.eid == eid);
         if !is_lost || state.environments.iter().any(|it| it.eid == eid) {
             continue;
         }
         state.recorded.lost.retain(|it| it.eid != eid);
-        for (process, is_job) in members {
-            let created = environment.created_timestamp_seconds;
-            let namespace = own_pid_namespace();
-            let recorded = &mut state.recorded;
-            recorded.record(&eid, created, process, namespace, is_job);
-        }
         if state.attached(&eid).is_empty() {
             change::attach_free(&mut state.devices, &environment, &visible, now_seconds);
         }

@@ -57,7 +57,7 @@ struct EnvironmentRecord<'a> {
     creation: String,
     username: Option<&'a str>,
     config: ConfigurationRecord<'a>,
-    pids: &'a [u32],
+    pids: Vec<u32>,
     kernel_ids: &'a [String],
     /// Never in the file: genv 1.x refuses the key.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -124,7 +124,7 @@ fn environment<'a>(environment: &'a EnvironmentState, times: &Times) -> Environm
             gpu_memory: amount(environment.gpu_memory),
             gpus: environment.gpus,
         },
-        pids: &environment.pids,
+        pids: environment.pids().collect(),
         kernel_ids: &environment.kernel_ids,
         lease_end_timestamp_seconds: None,
     }

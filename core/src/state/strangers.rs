@@ -4,10 +4,10 @@
 //! kernel shows the user of each process. Another user's process may still be a true member: a record may carry a wrong
 //! uid that a third user wrote, and root may put any process into an environment.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::Path;
 
-use super::{State, read_confirmed};
+use super::{EnvironmentState, read_confirmed};
 use crate::model::{Confirmed, ConfirmedChange};
 use crate::proc::{ProcessFacts, ProcessRead, ProcessRequest, ProcessSource, ProcessTable, UserNamespace};
 
@@ -17,33 +17,26 @@ const FIRST_USER: u32 = 1000;
 /// The uid that owns no process of a user.
 const NOBODY: u32 = 65_534;
 
-/// Processes by environment and pid.
-pub(super) type Strangers = HashSet<(String, u32)>;
-
-/// Listed processes that are no members. An unknown fact excludes no process: the pid may be reused, the real and
+/// Marks listed processes that are no members. An unknown fact excludes no process: the pid may be reused, the real and
 /// effective users may differ, the process may run in a container, or uids may stand for other users here.
-pub(super) fn find(
-    state: &State,
+pub(super) fn mark(
+    environments: &mut [EnvironmentState],
     table: &ProcessTable,
     processes: &mut dyn ProcessSource,
     directory: &Path,
-) -> Strangers {
+) {
     if UserNamespace::own().translates {
-        return Strangers::new();
+        return;
     }
-    let listed = state.environments.iter().flat_map(|environment| {
-        let of_other = |pid: &&u32| {
-            let uid = table.living(**pid).and_then(|found| found.uid);
-            uid.is_some_and(|uid| table.owner(uid) != environment.uid)
-        };
-        let pids = environment.pids.iter().filter(of_other);
-        pids.map(move |pid| (environment, *pid))
-    });
-    let listed: Vec<_> = listed.collect();
-    if listed.is_empty() {
-        return Strangers::new();
+    let of_other = |uid: u32, pid: u32| {
+        let found = table.living(pid).and_then(|found| found.uid);
+        found.is_some_and(|it| table.owner(it) != uid)
+    };
+    let listed = environments.iter().flat_map(|it| it.pids().filter(|pid| of_other(it.uid, *pid)));
+    let mut pids: Vec<u32> = listed.collect();
+    if pids.is_empty() {
+        return;
     }
-    let mut pids: Vec<u32> = listed.iter().map(|(_, pid)| *pid).collect();
     pids.sort_unstable();
     pids.dedup();
     let read = processes.read(&ProcessRequest { processes: pids, members: Vec::new() });
@@ -52,26 +45,24 @@ pub(super) fn find(
         _ => None,
     };
     let mut confirmed: HashMap<u32, Vec<Confirmed>> = HashMap::new();
-    let mut strangers = Strangers::new();
-    for (environment, pid) in listed {
+    for environment in environments {
         let owner = processes.owner(environment.uid);
-        let Some(user) = user(pid).filter(|user| *user != owner) else {
-            continue;
-        };
-        let mut joined = |user: u32| {
-            let confirmed = confirmed.entry(user);
-            let changes = confirmed.or_insert_with(|| read_confirmed(directory, user));
-            let change = ConfirmedChange::Joined { pid };
-            let mut of_it = changes.iter().filter(|it| it.eid == environment.eid);
-            (of_it.any(|it| it.change == change), changes.is_empty() && may_use_genv_1(user, pid))
-        };
-        let (is_member, may_be_member) = joined(user);
-        let (is_roots, _) = joined(0);
-        if !is_member && !may_be_member && !is_roots {
-            strangers.insert((environment.eid.clone(), pid));
+        for member in environment.members.iter_mut().filter(|it| of_other(environment.uid, it.pid)) {
+            let pid = member.pid;
+            let Some(user) = user(pid).filter(|user| *user != owner) else {
+                continue;
+            };
+            let mut joined = |user: u32| {
+                let changes = confirmed.entry(user).or_insert_with(|| read_confirmed(directory, user));
+                let mut of_it = changes.iter().filter(|it| it.eid == environment.eid);
+                let is_member = of_it.any(|it| it.change == ConfirmedChange::Joined { pid });
+                (is_member, changes.is_empty() && may_use_genv_1(user, pid))
+            };
+            let (is_member, may_be_member) = joined(user);
+            let (is_roots, _) = joined(0);
+            member.is_stranger = !is_member && !may_be_member && !is_roots;
         }
     }
-    strangers
 }
 
 /// Whether these facts belong to the table's process, on this machine.

@@ -184,7 +184,7 @@ impl RecordEvidence<'_> {
             let all = processes_by_user().unwrap_or_default().into_iter();
             all.map(|(uid, pids)| (uid, pids.into_iter().collect())).collect()
         });
-        let lives = |living: &HashSet<u32>| environment.pids.iter().any(|pid| living.contains(pid));
+        let lives = |living: &HashSet<u32>| environment.pids().any(|pid| living.contains(&pid));
         if living.get(&uid).is_some_and(lives) { EvidenceRank::HasLivingMember } else { EvidenceRank::Unknown }
     }
 }

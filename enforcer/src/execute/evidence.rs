@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use genv_core::attribute::{Attributor, live_environments};
 use genv_core::model::{Attribution, Snapshot};
 use genv_core::proc::{ProcReader, ProcessFacts, ProcessRead, ProcessRequest, ProcessSource, ProcessTable};
-use genv_core::state::{State, StateSource};
+use genv_core::state::{EnvironmentState, State, StateSource};
 
 use crate::plan::{Outcome, ProcessTarget};
 
@@ -70,7 +70,7 @@ impl EvidenceSources {
     pub(super) fn of(&mut self, pid: u32) -> Result<CurrentProcess, Outcome> {
         let mut gpu_use = (self.gpu_use)().map_err(refuse_for_now)?;
         let state = self.state()?;
-        let members = state.environments.iter().flat_map(|it| &it.pids).copied();
+        let members = state.environments.iter().flat_map(EnvironmentState::pids);
         let mut table = self.processes.read(&ProcessRequest { processes: vec![pid], members: members.collect() });
         for environment in &state.environments {
             let owner = self.processes.owner(environment.uid);

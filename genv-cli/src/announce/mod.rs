@@ -264,7 +264,7 @@ impl fmt::Display for Deactivated<'_> {
 
 /// `: process 4711, process 4712 remain`
 fn remaining(environment: &EnvironmentState) -> String {
-    let processes = environment.pids.iter().map(|pid| format!("process {pid}"));
+    let processes = environment.pids().map(|pid| format!("process {pid}"));
     let kernels = environment.kernel_ids.iter();
     let kernels = kernels.map(|id| format!("Jupyter kernel {}", harmless(id)));
     let all: Vec<String> = processes.chain(kernels).collect();

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use genv_core::model::MemoryAmount;
+use genv_core::state::MemberState;
 use genv_core::state::allocate::DeviceKind;
 
 use super::*;
@@ -86,7 +87,7 @@ fn remaining_members_are_named_or_counted() {
     let environment = |pids: &[u32], kernels: &[&str]| EnvironmentState {
         eid: "e1".to_owned(),
         uid: 0,
-        pids: pids.to_vec(),
+        members: pids.iter().map(|pid| MemberState::from(*pid)).collect(),
         kernel_ids: kernels.iter().map(|it| (*it).to_owned()).collect(),
         ..EnvironmentState::default()
     };

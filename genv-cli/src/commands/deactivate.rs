@@ -93,7 +93,7 @@ fn processes(
     // A damaged state causes an error in the later change.
     let state = machine.state().unwrap_or_default();
     let environment = state.environments.iter().find(|it| it.eid == eid);
-    let is_last = environment.is_some_and(|it| state.shells(it).eq([member]) && it.kernel_ids.is_empty());
+    let is_last = environment.is_some_and(|it| it.shells().eq([member]) && it.kernel_ids.is_empty());
     if !is_last || state.attached(eid).is_empty() {
         return Ok(Vec::new());
     }

@@ -256,7 +256,7 @@ fn list_environments(state: &State, flags: &ListFlags) -> io::Result<()> {
         let lines = state.environments.iter().map(|it| {
             let name = it.name.as_deref().unwrap_or_default();
             let user = recorded_user(it);
-            csv_line([&it.eid, &user, name, &created(it), &joined(&it.pids, " ")])
+            csv_line([&it.eid, &user, name, &created(it), &pids(it)])
         });
         return print_csv("ID,USER,NAME,CREATED,PID(S)", !flags.no_header, lines);
     }
@@ -288,12 +288,16 @@ fn recorded_user(environment: &EnvironmentState) -> String {
     }
 }
 
+/// The processes, as genv 1.x separates them.
+fn pids(environment: &EnvironmentState) -> String {
+    joined(&environment.pids().collect::<Vec<_>>(), " ")
+}
+
 /// The processes, and then the kernels.
 fn members(environment: &EnvironmentState) -> String {
     let kernels = environment.kernel_ids.iter();
     let kernels = kernels.map(|id| format!("kernel {}", crate::output::harmless(id)));
-    let processes = environment.pids.iter().map(u32::to_string);
-    processes.chain(kernels).collect::<Vec<_>>().join(" ")
+    Some(pids(environment)).filter(|it| !it.is_empty()).into_iter().chain(kernels).collect::<Vec<_>>().join(" ")
 }
 
 impl query::QueryField for Query {
@@ -311,7 +315,7 @@ impl query::QueryField for Query {
                 let amount = item.gpu_memory.map(|amount| amount.to_string());
                 amount.unwrap_or_default()
             }
-            Self::Pids => joined(&item.pids, " "),
+            Self::Pids => pids(item),
             Self::KernelIds => item.kernel_ids.join(" "),
         }
     }
@@ -324,7 +328,7 @@ impl query::QueryField for Query {
             Self::Name => json!(item.name),
             Self::Gpus => json!(item.gpus),
             Self::GpuMemory => json!(item.gpu_memory.map(|amount| amount.to_string())),
-            Self::Pids => json!(item.pids),
+            Self::Pids => json!(item.pids().collect::<Vec<_>>()),
             Self::KernelIds => json!(item.kernel_ids),
         }
     }

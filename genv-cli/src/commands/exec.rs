@@ -194,7 +194,7 @@ fn end(machine: &mut Machine, child: &EnterRequest<'_>) {
 fn remaining_processes(machine: &mut Machine, eid: &str, member: u32) -> Vec<DeviceProcess> {
     let state = machine.state().unwrap_or_default();
     let environment = state.environments.iter().find(|it| it.eid == eid);
-    let ends = environment.is_some_and(|it| state.shells(it).all(|pid| pid == member) && it.kernel_ids.is_empty());
+    let ends = environment.is_some_and(|it| it.shells().all(|pid| pid == member) && it.kernel_ids.is_empty());
     if !ends || state.attached(eid).is_empty() {
         return Vec::new();
     }

@@ -59,7 +59,7 @@ fn object(state: &State, environment: Option<&EnvironmentState>) -> serde_json::
             "devices": state.attached(&environment.eid),
             "lease_end_timestamp_seconds": state.lease_end(&environment.eid),
             "stale": stale(&state.attached(&environment.eid)).is_some(),
-            "pids": environment.pids,
+            "pids": environment.pids().collect::<Vec<_>>(),
             "kernel_ids": environment.kernel_ids,
         }),
     }

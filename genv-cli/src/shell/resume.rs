@@ -124,7 +124,7 @@ fn find(state: &State, eid: &str, pid: u32) -> Result<(EnvironmentView, bool), S
     if environment.uid != own_uid() {
         return Err(format!("environment {} belongs to another user", eid.escape_debug()));
     }
-    let member = state.shells(environment).any(|it| it == pid);
+    let member = environment.shells().any(|it| it == pid);
     Ok((EnvironmentView::now(state, environment), member))
 }
 

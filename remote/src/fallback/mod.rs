@@ -20,7 +20,7 @@ use genv_core::collect::{CollectOptions, PollReport, PollTime, PolledHost};
 use genv_core::gpu::GpuSample;
 use genv_core::model::Snapshot;
 use genv_core::proc::{Claim, ProcessTable};
-use genv_core::state::State;
+use genv_core::state::{EnvironmentState, State};
 use genv_core::text::{harmless, shortened};
 use jiff::tz::{Offset, TimeZone};
 
@@ -194,7 +194,7 @@ impl ProcessQuery {
         let environments = || genv1.iter().flat_map(|genv1| &genv1.state.environments);
         Self {
             processes: rows.map(|row| row.pid).collect(),
-            members: environments().flat_map(|it| &it.pids).copied().collect(),
+            members: environments().flat_map(EnvironmentState::pids).collect(),
             users: environments().map(|it| it.uid).collect(),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use genv_core::model::MemoryAmount;
 use genv_core::state::{
-    AttachmentState, DeviceState, EnvironmentState, RecordedMembers, State, StateError, StateSource,
+    AttachmentState, DeviceState, EnvironmentState, MemberState, OtherRecords, State, StateError, StateSource,
 };
 
 use super::Stage;
@@ -57,11 +57,11 @@ impl StateSource for SimulatedState {
                     name: environment.name.clone(),
                     gpus: environment.gpus,
                     gpu_memory: environment.gpu_memory_bytes.map(MemoryAmount::from_bytes),
-                    pids: environment.pids.clone(),
+                    members: environment.pids.iter().map(|pid| MemberState::from(*pid)).collect(),
                     kernel_ids: environment.kernel_ids.clone(),
                 })
                 .collect(),
-            recorded: RecordedMembers::default(),
+            recorded: OtherRecords::default(),
             queue: Vec::new(),
             refused_requests: 0,
             leases: environments

@@ -77,7 +77,7 @@ fn each_sees_extends_and_ends_what_the_other_made() -> Result<()> {
     activate_by_peer(&peer, "ours", &pid)?;
     peer.genv(&["devices", "attach", "--eid", "ours", "--count", "3"])?;
     let state = store.read()?;
-    ensure!(state.environments[0].pids == [std::process::id(), shell.pid()]);
+    ensure!(state.environments[0].pids().eq([std::process::id(), shell.pid()]));
     ensure!(state.devices.iter().filter(|it| !it.attachments.is_empty()).count() == 3);
 
     // We extend its own, and end what ended.
@@ -337,7 +337,7 @@ fn its_python_sdk_shares_environments_attachments_and_device_locks() -> Result<(
     let pid = child.id();
     ensure!(next(false)? == format!("{pid} 0"));
     let state = store.read()?;
-    ensure!(state.environments[0].eid == "sdk" && state.environments[0].pids == [pid]);
+    ensure!(state.environments[0].eid == "sdk" && state.environments[0].pids().eq([pid]));
     change(&mut store, |state| -> Result<(), Refusal> {
         let mut configuration = state.configuration("sdk")?;
         configuration.name = Some("renamed".to_owned());

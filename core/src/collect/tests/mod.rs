@@ -16,7 +16,7 @@ mod withheld;
 use crate::gpu::{DeviceSample, GpuProcess, GpuSample};
 use crate::model::{Device, DeviceIndex, DeviceMeasurements, DeviceMemory, MemoryAmount, ProcessType, Snapshot};
 use crate::proc::{Claim, Lineage, ProcessFacts, ProcessRead, ProcessTable};
-use crate::state::{AttachmentState, DeviceState, EnvironmentState, State};
+use crate::state::{AttachmentState, DeviceState, EnvironmentState, MemberState, State};
 
 const GIB: u64 = 1 << 30;
 
@@ -83,7 +83,7 @@ pub(super) fn environment(eid: &str, uid: u32, pids: &[u32]) -> EnvironmentState
         uid,
         username: Some("the name in the file".to_owned()),
         created_timestamp_seconds: Some(1_000.0),
-        pids: pids.to_vec(),
+        members: pids.iter().map(|pid| MemberState::from(*pid)).collect(),
         ..EnvironmentState::default()
     }
 }

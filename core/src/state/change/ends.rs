@@ -15,7 +15,7 @@ pub(in crate::state) fn end_environments(
 ) {
     let listed: HashSet<String> = environments.iter().map(|it| it.eid.clone()).collect();
     let missing = known.keys().filter(|eid| !listed.contains(*eid));
-    environments.retain(|environment| !environment.pids.is_empty() || !environment.kernel_ids.is_empty());
+    environments.retain(|environment| !environment.members.is_empty() || !environment.kernel_ids.is_empty());
     let lost = lost.iter().map(|it| it.eid.as_str());
     let eids: HashSet<&str> =
         environments.iter().map(|it| it.eid.as_str()).chain(lost).chain(missing.map(String::as_str)).collect();

@@ -1,6 +1,6 @@
 //! The state while it is being changed, under the lock.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::ends::end_environments;
@@ -8,7 +8,7 @@ use super::refusal::Refusal;
 use crate::state::allocate::DeviceUsage;
 use crate::state::data::{
     Activation, Configuration, DeviceState, EnvironmentState, KnownEnvironment, KnownEnvironments, Leases, LostMember,
-    MemberId, Visible, attached,
+    MemberId, MemberState, Visible, attached,
 };
 use crate::state::expected::Expectation;
 use crate::state::inventory;
@@ -26,8 +26,6 @@ pub struct EditableState {
     /// Environments whose devices a damaged file has lost.
     pub(in crate::state) bare: BTreeSet<String>,
     pub(in crate::state) visible: Visible,
-    /// Members that are jobs: the environment and the pid of each.
-    pub(in crate::state) jobs: HashSet<(String, u32)>,
     /// Last facts of environments that hold devices, and of those that may be restored.
     pub(in crate::state) known: KnownEnvironments,
     pub(in crate::state) leases: Leases,
@@ -93,11 +91,12 @@ impl EditableState {
             }
         };
         match member {
-            MemberId::Process(pid) => {
-                add(&mut environment.pids, pid);
-                self.jobs.remove(&(eid.to_owned(), *pid));
-            }
-            MemberId::Kernel(id) => add(&mut environment.kernel_ids, id),
+            MemberId::Process(pid) => match environment.members.iter_mut().find(|it| it.pid == *pid) {
+                Some(member) => member.is_job = false,
+                None => environment.members.push(MemberState::from(*pid)),
+            },
+            MemberId::Kernel(id) if environment.kernel_ids.contains(id) => {}
+            MemberId::Kernel(id) => environment.kernel_ids.push(id.clone()),
         }
         activation
     }
@@ -113,12 +112,12 @@ impl EditableState {
             self.end_environments();
             return false;
         };
-        let is_job = |pid: &u32| self.jobs.contains(&(eid.to_owned(), *pid));
         match member {
             MemberId::Process(pid) => {
-                environment.pids.retain(|it| it != pid);
-                if !is_job(pid) && environment.pids.iter().all(is_job) {
-                    environment.pids.clear();
+                let was_job = environment.member(*pid).is_some_and(|it| it.is_job);
+                environment.members.retain(|it| it.pid != *pid);
+                if !was_job && environment.members.iter().all(|it| it.is_job) {
+                    environment.members.clear();
                 }
             }
             MemberId::Kernel(id) => environment.kernel_ids.retain(|it| it != id),
@@ -131,12 +130,11 @@ impl EditableState {
     /// members are all jobs.
     pub(super) fn leave_as_shell(&mut self, eid: &str, pid: u32) {
         self.leave(eid, &MemberId::Process(pid));
-        let is_job = |pid: &u32| self.jobs.contains(&(eid.to_owned(), *pid));
         let environment = self.environments.iter_mut().find(|it| it.eid == eid);
         if let Some(environment) = environment
-            && environment.pids.iter().all(is_job)
+            && environment.members.iter().all(|it| it.is_job)
         {
-            environment.pids.clear();
+            environment.members.clear();
         }
         self.end_environments();
     }
@@ -258,12 +256,6 @@ impl EditableState {
             let created = &mut environment.created_timestamp_seconds;
             created.get_or_insert(self.now_seconds);
         }
-    }
-}
-
-fn add<T: Clone + PartialEq>(list: &mut Vec<T>, item: &T) {
-    if !list.contains(item) {
-        list.push(item.clone());
     }
 }
 

@@ -10,7 +10,7 @@ fn environment(eid: &str, pids: &[u32], memory: Option<u64>) -> EnvironmentState
         eid: eid.to_owned(),
         uid: 1000,
         gpu_memory: memory.map(MemoryAmount::from_bytes),
-        pids: pids.to_vec(),
+        members: pids.iter().map(|pid| MemberState::from(*pid)).collect(),
         ..EnvironmentState::default()
     }
 }
@@ -60,7 +60,7 @@ fn a_confirmation_counts_only_in_a_file_that_its_user_alone_can_write() {
     let directory = File::open(folder.path()).unwrap();
     let left = |pid| vec![("e".to_owned(), ConfirmedChange::Left { pid })];
     let confirm = |changes, live: &[EnvironmentState], now_seconds| {
-        write(directory.as_fd(), changes, live, &RecordedMembers::default(), now_seconds);
+        write(directory.as_fd(), changes, live, now_seconds);
     };
     confirm(left(1), &[], 7.0);
     confirm(left(2), &[], 8.0);
@@ -118,7 +118,7 @@ fn replaced_changes_do_not_fill_the_file() {
         ConfirmedChange::Left { pid: 1 },
         ConfirmedChange::Released { gpu: 0 },
     ] {
-        write(directory.as_fd(), of_e(change), &live, &RecordedMembers::default(), 7.0);
+        write(directory.as_fd(), of_e(change), &live, 7.0);
     }
     let kept = || -> Vec<ConfirmedChange> {
         let read = read_confirmed(folder.path(), geteuid().as_raw());
@@ -133,9 +133,9 @@ fn replaced_changes_do_not_fill_the_file() {
     assert_eq!(kept(), left);
     // Of an environment that ended without a command.
     let other = vec![("other".to_owned(), ConfirmedChange::Left { pid: 3 })];
-    write(directory.as_fd(), other, &[], &RecordedMembers::default(), 8.0);
+    write(directory.as_fd(), other, &[], 8.0);
     let taken = ConfirmedChange::Left { pid: 3 };
     assert_eq!(kept(), [left[2].clone(), left[3].clone(), taken.clone()]);
-    write(directory.as_fd(), of_e(ConfirmedChange::Ended), &[], &RecordedMembers::default(), 8.0);
+    write(directory.as_fd(), of_e(ConfirmedChange::Ended), &[], 8.0);
     assert_eq!(kept(), [taken, ConfirmedChange::Ended]);
 }

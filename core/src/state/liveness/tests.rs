@@ -1,7 +1,6 @@
 use super::*;
 use crate::proc::Below;
 
-const EID: &str = "e1";
 const PID: u32 = 7;
 const ALICE: u32 = 1000;
 const BOB: u32 = 1001;
@@ -115,17 +114,15 @@ fn table(looker: Looker, processes: &[Process]) -> ProcessTable {
     table
 }
 
-fn recorded(files: Files, environment: &EnvironmentState) -> RecordedMembers {
-    let mut recorded = RecordedMembers::default();
-    let process = ProcessId { pid: PID, start_time_ticks: STARTED };
-    let created = environment.created_timestamp_seconds;
-    let (Confirmed(namespace) | InFile(namespace) | OtherBoot(namespace)) = files else {
-        return recorded;
-    };
-    recorded.record(EID, created, process, namespace, false);
+fn listed(files: Files) -> MemberState {
+    let found = |namespace| MemberState::found(ProcessId { pid: PID, start_time_ticks: STARTED }, namespace, false);
     match files {
-        Confirmed(_) => recorded,
-        _ => recorded.unconfirmed(matches!(files, InFile(_))),
+        Genv1 => MemberState::from(PID),
+        InFile(namespace) => MemberState { is_confirmed: false, ..found(namespace) },
+        OtherBoot(namespace) => {
+            MemberState { is_confirmed: false, started: Started::BeforeThisBoot, ..found(namespace) }
+        }
+        Confirmed(namespace) => found(namespace),
     }
 }
 
@@ -137,10 +134,8 @@ const fn seconds(whole: u64) -> f64 {
 #[test]
 fn a_member_lives_unless_it_is_known_to_have_ended() {
     let environment = EnvironmentState {
-        eid: EID.to_owned(),
         uid: ALICE,
         created_timestamp_seconds: Some(seconds(CREATED)),
-        pids: vec![PID],
         ..EnvironmentState::default()
     };
     let successor = process(MACHINE, 1500);
@@ -197,9 +192,9 @@ fn a_member_lives_unless_it_is_known_to_have_ended() {
         (Genv1, vec![member(A).of(Some(BOB))], "EE???"),
         (Genv1, vec![member(MACHINE).child_of(2), member(A)], "?????"),
     ] {
-        let recorded = recorded(files, &environment);
-        let member = ListedMember::new(&environment, PID, &recorded);
-        let standing = |looker| match member.standing(&table(looker, &processes), Some(seconds(WRITTEN))) {
+        let member = listed(files);
+        let written = Some(seconds(WRITTEN));
+        let standing = |looker| match member.standing(&environment, &table(looker, &processes), written) {
             Standing::Lives(_) => 'L',
             Standing::MayLive => '?',
             Standing::Ended => 'E',

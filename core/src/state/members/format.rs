@@ -6,14 +6,14 @@ use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{MemberRecord, RecordedMembers};
+use super::{MemberRecord, MembersFile, OtherRecords};
 use crate::model::{initial_pid_namespace, is_initial_pid_namespace, parse_local_time};
-use crate::state::data::{KnownEnvironment, LostMember, ProcessId};
+use crate::proc::INITIAL_PID_NAMESPACE;
+use crate::state::data::{EnvironmentState, KnownEnvironment, KnownEnvironments, LostMember, ProcessId, Started};
 use crate::state::document::{self, Document, Format, NotADocument, ReadContext};
 use crate::state::file::MOST_MEMBERS_BYTES;
 use crate::state::known::FileKnown;
 use crate::state::shape::{self, DevicesDocument, Times};
-use crate::state::strangers::Strangers;
 use crate::state::{MEMBERS_FILE, salvage, value};
 
 const VERSION: u32 = 1;
@@ -52,51 +52,44 @@ struct FileMember {
     job: bool,
 }
 
-impl RecordedMembers {
-    /// The content of the file. A file beyond the size limit loses the copy of the devices first, then the records of
-    /// members, which then count by their pids alone, and then the known environments.
-    pub(in crate::state) fn write(&self, boot_id: &str, times: &Times) -> Vec<u8> {
-        let mut part = self.clone();
-        for shrink in [
-            |_: &mut Self| (),
-            |part: &mut Self| part.copy.clear(),
-            |part: &mut Self| part.members.clear(),
-            |part: &mut Self| part.known.clear(),
-        ] {
-            shrink(&mut part);
-            let bytes = part.write_all(boot_id, times);
-            if bytes.len() as u64 <= MOST_MEMBERS_BYTES {
-                return bytes;
-            }
-        }
-        part.write_all(boot_id, times)
+impl OtherRecords {
+    /// The content of the file with these records and the members of `environments`. A file beyond the size limit loses
+    /// the copy of the devices first, then the records of members, which then count by their pids alone, and then the
+    /// known environments.
+    pub(in crate::state) fn write(&self, environments: &[EnvironmentState], boot_id: &str, times: &Times) -> Vec<u8> {
+        let without_copy = Self { copy: Vec::new(), ..self.clone() };
+        let without_known = Self { known: KnownEnvironments::new(), ..without_copy.clone() };
+        let shrinking = [(self, environments), (&without_copy, environments), (&without_copy, &[])];
+        let written = shrinking.into_iter().map(|(part, environments)| part.write_all(environments, boot_id, times));
+        let mut small = written.filter(|bytes| bytes.len() as u64 <= MOST_MEMBERS_BYTES);
+        small.next().unwrap_or_else(|| without_known.write_all(&[], boot_id, times))
     }
 
-    fn write_all(&self, boot_id: &str, times: &Times) -> Vec<u8> {
-        #[expect(clippy::cast_precision_loss, reason = "files end with the year 9999")]
-        let member = |eid: &str, created: Option<i64>, process, pid_namespace, job| FileMember {
+    fn write_all(&self, environments: &[EnvironmentState], boot_id: &str, times: &Times) -> Vec<u8> {
+        let member = |eid: &str, created, process, pid_namespace, job| FileMember {
             eid: eid.to_owned(),
-            creation: times.text(created.map(|seconds| seconds as f64)),
+            creation: times.text(created),
             process,
             pid_namespace,
             job,
         };
-        let members = self.members.iter().filter_map(|((eid, pid), record)| {
-            let start_time_ticks = record.start_time_ticks?;
-            Some(member(
-                eid,
-                record.created_seconds,
-                ProcessId { pid: *pid, start_time_ticks },
-                record.pid_namespace,
-                record.is_job,
-            ))
+        let members = environments.iter().flat_map(|environment| {
+            let created = environment.created_timestamp_seconds;
+            environment.members.iter().filter_map(move |it| {
+                let Started::At(start_time_ticks) = it.started else {
+                    return None;
+                };
+                let process = ProcessId { pid: it.pid, start_time_ticks };
+                let namespace = it.pid_namespace.unwrap_or(INITIAL_PID_NAMESPACE);
+                Some(member(&environment.eid, created, process, namespace, it.is_job))
+            })
         });
         let mut members: Vec<FileMember> = members.collect();
         members.sort_unstable_by(|a, b| (&a.eid, a.process.pid).cmp(&(&b.eid, b.process.pid)));
-        let lost = self.lost.iter();
-        let lost = lost.map(|it| {
-            let (created, process) = (it.created_seconds, it.process);
-            member(&it.eid, created, process, it.pid_namespace, it.is_job)
+        #[expect(clippy::cast_precision_loss, reason = "files end with the year 9999")]
+        let lost = self.lost.iter().map(|it| {
+            let created = it.created_seconds.map(|seconds| seconds as f64);
+            member(&it.eid, created, it.process, it.pid_namespace, it.is_job)
         });
         shape::json(&MembersDocument {
             version: VERSION,
@@ -112,14 +105,14 @@ impl RecordedMembers {
     }
 }
 
-pub(in crate::state) const FORMAT: Format<RecordedMembers> = Format {
+pub(in crate::state) const FORMAT: Format<MembersFile> = Format {
     name: MEMBERS_FILE,
     parse: parse_in_this_boot,
     salvage: |content, context| salvage(content, &boot_id(), context.time_zone),
 };
 
 /// The whole records of a damaged file from this boot.
-pub(super) fn salvage(content: &[u8], boot_id: &str, time_zone: &TimeZone) -> Document<RecordedMembers> {
+pub(super) fn salvage(content: &[u8], boot_id: &str, time_zone: &TimeZone) -> Document<MembersFile> {
     let boot = Value::from(boot_id).to_string();
     let same_boot = !boot_id.is_empty() && String::from_utf8_lossy(content).contains(&boot);
     let process = ["pid", "start_time_ticks"];
@@ -147,7 +140,7 @@ pub(super) fn salvage(content: &[u8], boot_id: &str, time_zone: &TimeZone) -> Do
 }
 
 /// Reads the file for the present boot.
-fn parse_in_this_boot(content: &[u8], context: &ReadContext<'_>) -> Result<Document<RecordedMembers>, NotADocument> {
+fn parse_in_this_boot(content: &[u8], context: &ReadContext<'_>) -> Result<Document<MembersFile>, NotADocument> {
     parse(content, &boot_id(), context.time_zone)
 }
 
@@ -162,7 +155,7 @@ pub(super) fn parse(
     content: &[u8],
     boot_id: &str,
     time_zone: &TimeZone,
-) -> Result<Document<RecordedMembers>, NotADocument> {
+) -> Result<Document<MembersFile>, NotADocument> {
     if content.trim_ascii().is_empty() {
         return Err(NotADocument::Empty);
     }
@@ -175,16 +168,15 @@ pub(super) fn parse(
     Ok(document(file, same_boot, time_zone))
 }
 
-fn document(file: MembersDocument, same_boot: bool, time_zone: &TimeZone) -> Document<RecordedMembers> {
+fn document(file: MembersDocument, same_boot: bool, time_zone: &TimeZone) -> Document<MembersFile> {
     let copy = document::devices_of(&json!({ "devices": file.devices }), time_zone);
     let created = |member: &FileMember| parse_local_time(&member.creation, time_zone).ok();
     let members = file.members.into_iter().map(|member| {
         let record = MemberRecord {
             created_seconds: created(&member),
-            start_time_ticks: same_boot.then_some(member.process.start_time_ticks),
+            started: if same_boot { Started::At(member.process.start_time_ticks) } else { Started::BeforeThisBoot },
             pid_namespace: member.pid_namespace,
             is_job: member.job,
-            is_confirmed: false,
         };
         ((member.eid, member.process.pid), record)
     });
@@ -201,15 +193,13 @@ fn document(file: MembersDocument, same_boot: bool, time_zone: &TimeZone) -> Doc
         .filter(|_| same_boot)
         .map(|it| KnownEnvironment::of_file(it, time_zone))
         .map(|it| (it.environment.eid.clone(), it));
-    let recorded = RecordedMembers {
-        members: members.collect(),
+    let others = OtherRecords {
         queue: if same_boot { file.queue } else { Vec::new() },
         lost: lost.collect(),
         simulated: file.simulated,
         copy: copy.unwrap_or_default().entries,
         bare: file.bare,
         known: known.collect(),
-        strangers: Strangers::new(),
     };
-    Document { entries: vec![recorded], ..Document::default() }
+    Document { entries: vec![MembersFile { members: members.collect(), others }], ..Document::default() }
 }

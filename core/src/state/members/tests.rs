@@ -10,25 +10,56 @@ fn times() -> Times {
     Times { zone: TimeZone::UTC, now_seconds: 0 }
 }
 
-fn read(content: &[u8], boot_id: &str) -> RecordedMembers {
+fn read(content: &[u8], boot_id: &str) -> MembersFile {
     let document = parse(content, boot_id, &TimeZone::UTC).unwrap();
     document.entries.into_iter().next().unwrap()
 }
 
-fn recorded() -> RecordedMembers {
-    let mut recorded = RecordedMembers::default();
-    let process = |pid, start_time_ticks| ProcessId { pid, start_time_ticks };
-    recorded.record("b", Some(60.7), process(8, 800), INITIAL_PID_NAMESPACE, true);
-    recorded.record("a", Some(60.0), process(7, 700), 4_026_532_178, false);
-    recorded.queue = vec![process(9, 900)];
-    recorded
+const A: MemberState = member(7, 700, 4_026_532_178, false);
+const B: MemberState = member(8, 800, INITIAL_PID_NAMESPACE, true);
+
+const fn member(pid: u32, start_time_ticks: u64, pid_namespace: u64, is_job: bool) -> MemberState {
+    MemberState {
+        pid,
+        started: Started::At(start_time_ticks),
+        pid_namespace: Some(pid_namespace),
+        is_job,
+        is_confirmed: true,
+        is_stranger: false,
+    }
+}
+
+fn environment(eid: &str, created: Option<f64>, member: MemberState) -> EnvironmentState {
+    EnvironmentState {
+        eid: eid.to_owned(),
+        created_timestamp_seconds: created,
+        members: vec![member],
+        ..EnvironmentState::default()
+    }
+}
+
+fn written() -> Vec<u8> {
+    let environments = [environment("b", Some(60.7), B), environment("a", Some(60.0), A)];
+    let queue = vec![ProcessId { pid: 9, start_time_ticks: 900 }];
+    OtherRecords { queue, ..OtherRecords::default() }.write(&environments, BOOT, &times())
+}
+
+/// The facts of a file from a boot for a member of an environment that lists its pid alone.
+fn facts(boot_id: &str, eid: &str, created: Option<f64>, pid: u32) -> MemberState {
+    let mut listed = [environment(eid, created, pid.into())];
+    read(&written(), boot_id).give_facts(&mut listed, false);
+    listed[0].members[0]
 }
 
 #[test]
 fn records_read_back() {
-    let written = recorded().write(BOOT, &times());
-    assert_eq!(read(&written, BOOT), recorded().unconfirmed(true));
-    insta::assert_snapshot!(String::from_utf8(written).unwrap(), @r#"
+    for (eid, created, member) in [("a", 60.0, A), ("b", 60.9, B)] {
+        // Only a confirmation shows that a member is a job.
+        let expected = MemberState { is_confirmed: false, is_job: false, ..member };
+        assert_eq!(facts(BOOT, eid, Some(created), member.pid), expected);
+    }
+    assert_eq!(read(&written(), BOOT).others.queue, [ProcessId { pid: 9, start_time_ticks: 900 }]);
+    insta::assert_snapshot!(String::from_utf8(written()).unwrap(), @r#"
     {
       "version": 1,
       "boot_id": "0f1e2d3c",
@@ -60,18 +91,15 @@ fn records_read_back() {
 
 #[test]
 fn a_record_belongs_to_one_environment_and_not_to_another_with_the_same_id() {
-    let recorded = recorded();
-    assert_eq!(recorded.of("a", Some(60.9), 7), Recorded::Started(700));
     for (eid, created, pid) in [("a", Some(61.0), 7), ("a", None, 7), ("b", Some(60.0), 7), ("a", Some(60.0), 8)] {
-        assert_eq!(recorded.of(eid, created, pid), Recorded::Unknown);
+        assert_eq!(facts(BOOT, eid, created, pid), MemberState::from(pid));
     }
 }
 
 #[test]
 fn members_of_another_boot_have_ended_and_the_queue_is_empty() {
-    let read = read(&recorded().write(BOOT, &times()), "another");
-    assert_eq!(read.of("a", Some(60.0), 7), Recorded::BeforeThisBoot);
-    assert_eq!(read.queue, []);
+    assert_eq!(facts("another", "a", Some(60.0), 7).started, Started::BeforeThisBoot);
+    assert_eq!(read(&written(), "another").others.queue, []);
 }
 
 #[test]

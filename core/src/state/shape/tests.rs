@@ -2,6 +2,7 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::*;
+use crate::state::MemberState;
 use crate::state::document::{self, ReadContext};
 
 fn utc() -> Times {
@@ -116,7 +117,7 @@ prop_compose! {
             name,
             gpus,
             gpu_memory,
-            pids: pids.into_iter().collect(),
+            members: pids.into_iter().map(MemberState::from).collect(),
             kernel_ids: kernel_ids.into_iter().collect(),
         }
     }

@@ -11,7 +11,7 @@ use crate::state::fates::{self, Contexts, Fate, Fates};
 use crate::state::kernels::Kernels;
 use crate::state::restore::{self, Restored};
 use crate::state::waiting::FindWaiting;
-use crate::state::{ProcessId, State, known, liveness, strangers};
+use crate::state::{EnvironmentState, ProcessId, State, known, liveness, strangers};
 
 /// The sources of the store.
 pub(super) struct Machine {
@@ -49,21 +49,20 @@ impl Machine {
         let now_seconds = self.now_seconds();
         fates.iter().any(|(eid, fate)| {
             let mut listed = state.environments.iter();
-            let members = listed.find(|it| it.eid == *eid).map(|it| &it.pids[..]);
+            let members = listed.find(|it| it.eid == *eid);
             let (jobs, at_work) = match fate {
                 Fate::Continues { jobs, at_work } => (jobs, at_work),
                 Fate::Ends => return members.is_some(),
                 Fate::Unknown => return false,
             };
-            let is_recorded = |it: &ProcessId| members.is_some_and(|pids| pids.contains(&it.pid));
+            let is_recorded = |it: &ProcessId| members.is_some_and(|listed| listed.member(it.pid).is_some());
             let known = state.recorded.known.get(eid);
             !jobs.iter().all(is_recorded) || *at_work && fates::is_news(known, now_seconds, self.linger_seconds)
         })
     }
 
     pub(super) fn find_strangers(&mut self, state: &mut State, table: &ProcessTable, directory: &Path) {
-        let processes = self.processes.as_mut();
-        state.recorded.strangers = strangers::find(state, table, processes, directory);
+        strangers::mark(&mut state.environments, table, self.processes.as_mut(), directory);
     }
 
     pub(super) fn restored(&mut self, state: &State, table: &ProcessTable) -> Vec<Restored> {
@@ -80,18 +79,16 @@ impl Machine {
     }
 
     pub(super) fn members(&mut self, state: &State, others: &[u32]) -> ProcessTable {
-        let members = state.environments.iter().flat_map(|it| it.pids.iter());
-        let lost = state.recorded.lost.iter().map(|it| &it.process.pid);
-        self.look(members.chain(lost).chain(others).copied().collect())
+        let members = state.environments.iter().flat_map(EnvironmentState::pids);
+        let lost = state.recorded.lost.iter().map(|it| it.process.pid);
+        self.look(members.chain(lost).chain(others.iter().copied()).collect())
     }
 
     /// The table with the new members and waiting processes.
     pub(super) fn newcomers(&mut self, editable: &EditableState, mut table: ProcessTable) -> ProcessTable {
-        let members = editable.environments.iter().flat_map(|it| it.pids.iter());
-        let newcomers = members
-            .copied()
-            .chain(editable.queue.iter().map(|it| it.pid))
-            .filter(|pid| !table.lineage.contains_key(pid));
+        let members = editable.environments.iter().flat_map(EnvironmentState::pids);
+        let newcomers =
+            members.chain(editable.queue.iter().map(|it| it.pid)).filter(|pid| !table.lineage.contains_key(pid));
         let found = self.look(newcomers.collect());
         table.lineage.extend(found.lineage);
         table.hidden.extend(found.hidden);

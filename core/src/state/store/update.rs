@@ -41,18 +41,19 @@ impl StateStore {
             let (state, ended, fates) = (&mut loaded.state, &answers.ended, &answers.fates);
             liveness::clean(state, &table, ended, fates, now_seconds);
             restore::apply(state, answers.restored, now_seconds);
-            liveness::record_jobs(state, &self.new_jobs);
+            liveness::record_jobs(&mut state.environments, &self.new_jobs);
         }
         let mut editable = loaded.edit(&table, &answers.waiting, answers.visible, now_seconds);
-        let jobs = editable.jobs.clone();
+        let jobs = confirmed::job_keys(&editable.environments);
         let value = change(&mut editable)?;
         editable.normalize();
         let members = confirmed::member_keys(&editable.environments);
         let newcomers = members.difference(&listed);
-        let newcomers = newcomers.chain(jobs.difference(&editable.jobs));
-        let newcomers = newcomers.cloned().collect();
+        let remaining_jobs = confirmed::job_keys(&editable.environments);
+        let newcomers = newcomers.chain(jobs.difference(&remaining_jobs)).cloned().collect();
         self.refuse_other_devices(&mut loaded.state, &editable)?;
         let table = self.machine.newcomers(&editable, table);
+        commit::identify_members(&loaded.state, &mut editable, &table);
         let recorded = commit::record(&mut loaded, &editable, &table);
         #[expect(clippy::cast_possible_truncation, reason = "clocks show less than the year 9999")]
         let times = Times { zone: loaded.time_zone.clone(), now_seconds: now_seconds.floor() as i64 };
@@ -64,7 +65,7 @@ impl StateStore {
         let (given, taken) = changes.into_iter().partition(|(_, change)| change.gives());
         // A reader in between sees no unconfirmed member, and no confirmation that is older than its member.
         let now_seconds = self.machine.now_seconds();
-        let confirm = |changes, now_seconds| confirmed::write(directory, changes, after.0, &recorded, now_seconds);
+        let confirm = |changes, now_seconds| confirmed::write(directory, changes, after.0, now_seconds);
         let mut obstacle = confirm(given, now_seconds);
         let leases = leases::write(directory, &editable);
         if editable.leases != loaded.state.leases {

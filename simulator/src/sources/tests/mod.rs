@@ -12,7 +12,7 @@ use genv_core::attribute::{Attributor, live_environments};
 use genv_core::gpu::GpuSample;
 use genv_core::model::{Attribution, MemoryAmount};
 use genv_core::proc::{Claim, Lineage, ProcessFacts, ProcessRead, ProcessRequest, ProcessTable};
-use genv_core::state::{State, StateError};
+use genv_core::state::{EnvironmentState, State, StateError};
 
 use super::*;
 
@@ -108,7 +108,7 @@ fn attributions(stand: &mut Stand, seconds: f64) -> Vec<(u32, Attribution)> {
     pids.dedup();
     let table = stand.host.processes.read(&ProcessRequest {
         processes: pids.clone(),
-        members: state.environments.iter().flat_map(|e| e.pids.clone()).collect(),
+        members: state.environments.iter().flat_map(EnvironmentState::pids).collect(),
     });
     let live = live_environments(&state, &table);
     assert_eq!(live.len(), state.environments.len(), "an environment without a living member");

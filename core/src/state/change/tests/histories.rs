@@ -158,7 +158,7 @@ fn run(mode: Mode, gibibytes: &[u64], steps: &[Step]) -> Result<(), TestCaseErro
             Step::Dies(pid) => {
                 lab.state.queue.retain(|it| it.pid != *pid);
                 for environment in &mut lab.state.environments {
-                    environment.pids.retain(|it| it != pid);
+                    environment.members.retain(|it| it.pid != *pid);
                 }
                 let EditableState { environments, devices, lost, known, .. } = &mut lab.state;
                 end_environments(environments, devices, lost, known);
@@ -264,8 +264,8 @@ fn check_shape(mode: Mode, before: &EditableState, after: &EditableState) -> Res
         }
     }
     for environment in &after.environments {
-        let distinct: BTreeSet<&u32> = environment.pids.iter().collect();
-        prop_assert!(!distinct.is_empty() && distinct.len() == environment.pids.len());
+        let distinct: BTreeSet<u32> = environment.pids().collect();
+        prop_assert!(!distinct.is_empty() && distinct.len() == environment.members.len());
     }
     let pids = |of: &EditableState, others: &EditableState| -> Vec<u32> {
         let both = of.queue.iter().filter(|it| others.queue_position(it.pid).is_some());

@@ -2,7 +2,7 @@ mod assign;
 mod histories;
 mod requests;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::*;
@@ -71,7 +71,6 @@ pub(in crate::state) fn machine(mebibytes: &[u64]) -> EditableState {
         lost: Vec::new(),
         bare: BTreeSet::new(),
         visible: Visible::new(),
-        jobs: HashSet::new(),
         known: KnownEnvironments::new(),
         leases: Leases::new(),
         lost_owners: BTreeMap::new(),

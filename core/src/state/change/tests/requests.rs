@@ -173,28 +173,34 @@ fn recorded_devices_are_added_and_those_that_are_not_listed_stay() {
     assert_eq!((lab.state.devices().len(), lab.state.attached("lost")), (3, vec![0]));
 }
 
+fn become_job(lab: &mut Lab, pid: u32) {
+    let members = lab.state.environments.iter_mut().flat_map(|it| &mut it.members);
+    members.filter(|it| it.pid == pid).for_each(|it| it.is_job = true);
+}
+
 #[test]
 fn an_environment_ends_with_its_last_shell_and_the_command_that_ends_says_what_remains() {
     let mut lab = Lab::new(&[16]);
     lab.ask(ALICE, 7, &enter("e", 7)).unwrap();
     let join = |pid| Request::Join { eid: "e".to_owned(), member: MemberId::Process(pid), founder: None };
     lab.ask(ALICE, 8, &join(8)).unwrap();
-    lab.state.jobs.insert(("e".to_owned(), 8));
+    become_job(&mut lab, 8);
     lab.ask(ALICE, 7, &Request::HandOver { eid: "e".to_owned(), from: 7, to: 9 }).unwrap();
-    assert_eq!(lab.state.environment("e").unwrap().pids, [8, 9]);
-    assert_eq!(lab.state.jobs.len(), 1);
+    let environment = lab.state.environment("e").unwrap();
+    assert!(environment.pids().eq([8, 9]) && environment.shells().eq([9]));
     assert_eq!(lab.ask(ALICE, 7, &leave("e", 9, false)), Ok(Reply::Left(Left::Ends)), "a job remains");
     assert_eq!(lab.ask(ALICE, 7, &leave("e", 9, false)), Ok(Reply::Left(Left::AlreadyEnded)));
     // A shell that has ended already leaves a job alone.
     lab.ask(ALICE, 8, &enter("e", 8)).unwrap();
     for becomes_shell in [enter("e", 8), Request::HandOver { eid: "e".to_owned(), from: 7, to: 8 }] {
-        lab.state.jobs.insert(("e".to_owned(), 8));
+        become_job(&mut lab, 8);
         lab.ask(ALICE, 8, &becomes_shell).unwrap();
-        assert_eq!(lab.state.jobs.len(), 0, "{becomes_shell:?}");
+        let environment = lab.state.environment("e").unwrap();
+        assert!(environment.shells().eq(environment.pids()), "{becomes_shell:?}");
     }
-    lab.state.jobs.insert(("e".to_owned(), 8));
+    become_job(&mut lab, 8);
     let left = lab.ask(ALICE, 7, &leave("e", 9, false)).unwrap();
-    assert!(matches!(left, Reply::Left(Left::Continues(environment)) if environment.pids == [8]));
+    assert!(matches!(left, Reply::Left(Left::Continues(environment)) if environment.pids().eq([8])));
     assert_eq!(lab.ask(BOB, 7, &leave("e", 9, true)).map_err(|it| it.is_temporary()), Err(false));
     assert_eq!(lab.ask(ALICE, 7, &leave("e", 9, true)), Ok(Reply::Left(Left::Ends)));
     // A Jupyter kernel keeps an environment.

@@ -108,7 +108,7 @@ impl Lab {
     fn pids(&mut self) -> Vec<(String, Vec<u32>)> {
         let members = |environments: &[EnvironmentState]| {
             let environments = environments.iter();
-            environments.map(|it| (it.eid.clone(), it.pids.clone())).collect::<Vec<_>>()
+            environments.map(|it| (it.eid.clone(), it.pids().collect())).collect::<Vec<(String, Vec<u32>)>>()
         };
         let seen = members(&self.store.read().unwrap().environments);
         self.update(|_| ());
@@ -120,7 +120,7 @@ impl Lab {
 
     fn exported(&mut self) -> Vec<(String, Vec<u32>)> {
         let state = StateDirectory::new(self.folder.path()).read().unwrap();
-        let members = state.environments.iter().flat_map(|it| it.pids.clone()).collect();
+        let members = state.environments.iter().flat_map(EnvironmentState::pids).collect();
         let table = self.processes.read(&ProcessRequest { members, ..ProcessRequest::default() });
         let live = live_environments(&state, &table);
         live.iter()
@@ -236,7 +236,7 @@ fn without_cleaning_ended_members_stay_and_are_not_confused_with_later_processes
     let activate = |state: &mut EditableState| Ok::<_, StoreError>(state.activate("b", 0, None, &MemberId::Process(9)));
     keeping.update(activate).unwrap();
     let kept = keeping.read().unwrap();
-    assert_eq!(kept.environments[0].pids, [7, 8]);
+    assert!(kept.environments[0].pids().eq([7, 8]));
     assert_eq!(lab.pids(), [environment("a", &[7]), environment("b", &[9])]);
 }
 
