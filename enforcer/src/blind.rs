@@ -16,7 +16,7 @@ const HOST: &str = "host";
 const COLLECTORS: [&str; 3] = ["gpu", "processes", "state"];
 
 /// Names of two sources without a collector of their own. `devices`: a device is missing, or its processes are not
-/// known. `records`: a record of the state is damaged.
+/// known. `records`: a record of the state is left out.
 const DEVICES: &str = "devices";
 const RECORDS: &str = "records";
 
@@ -142,7 +142,7 @@ fn damaged_records(snapshot: &Snapshot) -> Option<String> {
     Some(shortened(error, MAX_CHARACTERS))
 }
 
-/// The longest reason: a user who may write the state files may damage any number of records.
+/// The longest reason: every user may write any number of records into the state.
 const MAX_CHARACTERS: usize = 500;
 
 /// Whole GPUs that answer.

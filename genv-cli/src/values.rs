@@ -32,7 +32,7 @@ pub(crate) fn gpu_type(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Parses a pid, in the range of the state files.
+/// Parses a pid, in the range of the state.
 pub(crate) fn pid(text: &str) -> Result<u32, String> {
     let pid = text.parse().ok().filter(|pid: &i32| *pid > 0);
     let pid = pid.and_then(|pid| u32::try_from(pid).ok());

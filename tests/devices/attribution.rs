@@ -10,8 +10,9 @@ use genv_core::model::Attribution;
 use genv_core::proc::{ProcReader, ProcessRequest, ProcessSource};
 use genv_core::state::{EditableState, MemberId, StateDirectory, StateSource, StateStore, StoreError};
 use genv_tests::process::Sleeper;
+use genv_tests::state::{self, Environment};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 const EID: &str = "attribution-test";
@@ -27,14 +28,20 @@ impl Machine {
     fn new(members: &[u32]) -> Self {
         let directory = TempDir::new().unwrap();
         let uid = rustix::process::geteuid().as_raw();
-        let envs = json!({"envs": [
-            {"eid": EID, "uid": uid, "creation": "20/11/2026 11:40:56", "username": "somebody",
-             "config": {"name": null, "gpu_memory": null, "gpus": null}, "pids": members, "kernel_ids": []},
-            // Lives by its kernel, whatever becomes of the members.
-            {"eid": "other", "uid": uid, "creation": "20/11/2026 11:40:56", "username": "somebody",
-             "config": {"name": null, "gpu_memory": null, "gpus": null}, "pids": [], "kernel_ids": ["k"]},
-        ]});
-        std::fs::write(directory.path().join("envs.json"), envs.to_string()).unwrap();
+        let environment = |eid: &str, pids: &[u32]| Environment {
+            eid: eid.to_owned(),
+            uid,
+            pids: pids.to_vec(),
+            devices: Vec::new(),
+            gpu_memory: None,
+        };
+        state::write(directory.path(), 0, &[environment(EID, members), environment("other", &[])]).unwrap();
+        // The other one lives by its kernel, whatever becomes of the members.
+        let with_kernel = |state: &mut Value| {
+            state["environments"][1]["kernel_ids"] = json!(["k"]);
+            Ok(())
+        };
+        state::edit(directory.path(), with_kernel).unwrap();
         Self { directory, reader: ProcReader::new(), members: members.to_vec() }
     }
 

@@ -30,9 +30,8 @@ impl Lab {
     }
 
     fn attached(&self) -> bool {
-        let text = fs::read_to_string(self.0.genv_directory().join("devices.json")).unwrap();
-        let devices: Value = serde_json::from_str(&text).unwrap();
-        devices["devices"][0]["attachments"] != json!([])
+        let state = state::read(&self.0.genv_directory()).unwrap();
+        state["devices"][0]["attachments"].as_array().is_some_and(|all| !all.is_empty())
     }
 
     fn told(&self, command: &mut Command, report: &str) -> Output {

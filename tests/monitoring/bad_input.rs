@@ -112,7 +112,7 @@ fn open_for_writing(pid: u32) -> Result<Vec<String>> {
 fn nothing_is_ever_written() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let state = folder.path().join("state");
-    // A damaged file, a dead member, a torn write: all that a writer would be tempted to mend.
+    // A damaged file beside its copy, and a dead member: all that a writer would be tempted to mend.
     let environment = Environment {
         eid: "e1".to_owned(),
         uid: rustix::process::getuid().as_raw(),
@@ -121,7 +121,8 @@ fn nothing_is_ever_written() -> Result<()> {
         gpu_memory: Some("1gi"),
     };
     state::write(&state, 2, &[environment])?;
-    std::fs::write(state.join("devices.json"), "{\"devices\": [")?;
+    std::fs::copy(state.join(state::FILE), state.join(state::COPY))?;
+    std::fs::write(state.join(state::FILE), "{\"version\": 1, \"environments\": [")?;
     std::fs::write(state.join("genv.lock"), "")?;
     let (home, temporary) = (folder.path().join("home"), folder.path().join("tmp"));
     std::fs::create_dir(&home)?;

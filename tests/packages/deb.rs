@@ -81,7 +81,7 @@ fn removed_it_leaves_configuration_and_environments_and_purged_only_those() -> R
     let left = left(&machine)?;
     ensure!(left.is_empty(), "{left}");
     ensure!(machine.is_alive(member), "its process has ended");
-    let state = machine.read("var/tmp/genv/envs.json")?;
+    let state = machine.read("var/tmp/genv/state.json")?;
     ensure!(state.contains("training"), "{state}");
     Ok(())
 }

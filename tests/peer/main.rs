@@ -1,4 +1,4 @@
-//! The real genv 1.4.3 beside this project, and hosts behind the real sshd.
+//! The real genv 1.4.3 compared with this project, and hosts behind the real sshd.
 
 mod documented;
 mod exporter;

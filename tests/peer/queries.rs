@@ -1,4 +1,5 @@
-//! The real genv 1.4.3 and this project, asked the same of one state: what programs read is equal, byte for byte.
+//! The real genv 1.4.3 and this project, asked the same of the same files, each in a folder of its own: what programs read
+//! is equal, byte for byte.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -33,13 +34,12 @@ fn ours(peer: &Peer, arguments: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-fn equal(peer: &Peer, line: &str) -> Result<()> {
+fn equal(own: &Peer, peer: &Peer, line: &str) -> Result<()> {
     let arguments: Vec<&str> = line.split_whitespace().collect();
-    // Ours first: theirs may clean the state up and write it.
-    let mut answers = (ours(peer, &arguments)?, peer.genv(&arguments)?);
+    let mut answers = (ours(own, &arguments)?, peer.genv(&arguments)?);
     if answers.0 != answers.1 && answers.0.contains(" ago") {
         // A minute may have passed in between.
-        answers = (ours(peer, &arguments)?, peer.genv(&arguments)?);
+        answers = (ours(own, &arguments)?, peer.genv(&arguments)?);
     }
     assert_eq!(answers.0, answers.1, "genv {line}");
     Ok(())
@@ -67,7 +67,6 @@ fn what_programs_read_is_equal() -> Result<()> {
          {{pid: {pid}, devices: [{{index: 0, memory: 5gi}}, {{index: 1, memory: 123456789b}}]}}, \
          {{pid: {other}, devices: [{{index: 2, memory: 1500mi}}]}}]\n"
     ));
-    let peer = Peer::new(&simulation)?;
     let environment = |eid: &str, name: Value, gpus: Value, memory: Value, age: i64, pids: &[u32]| {
         json!({
             "eid": eid, "uid": 0, "creation": ago(age), "username": "root",
@@ -126,15 +125,18 @@ fn what_programs_read_is_equal() -> Result<()> {
     ];
     let find = [format!("envs find --pid {pid}"), format!("envs find --pid {me}")];
     for (environments, devices) in states {
-        write(&peer, "envs.json", &json!({ "envs": environments }))?;
-        write(&peer, "devices.json", &json!({ "devices": devices }))?;
+        let (own, peer) = (Peer::new(&simulation)?, Peer::new(&simulation)?);
+        for folder in [&own, &peer] {
+            write(folder, "envs.json", &json!({ "envs": environments }))?;
+            write(folder, "devices.json", &json!({ "devices": devices }))?;
+        }
         let before = fs::read_to_string(peer.state_directory().join("envs.json"))?;
         // A claim to an environment that does not exist is refuted here, and taken there.
         let refuted = environments.is_empty();
         let is_told =
             |line: &&str| !refuted || !line.starts_with("usage") || line.ends_with("envs") || line.ends_with("devices");
         for line in fixed.iter().copied().filter(is_told).chain(find.iter().map(String::as_str)) {
-            equal(&peer, line).with_context(|| format!("of {before}"))?;
+            equal(&own, &peer, line).with_context(|| format!("of {before}"))?;
         }
     }
     Ok(())
@@ -144,7 +146,7 @@ fn what_programs_read_is_equal() -> Result<()> {
 fn a_machine_that_nobody_has_used_yet_is_told_alike() -> Result<()> {
     for line in ["envs ps --format csv", "devices query --query index total_memory", "usage snapshot"] {
         let simulation = Simulation::new("version: 1\nhosts:\n- devices: [{count: 2, memory: 16gi}]\n");
-        equal(&Peer::new(&simulation)?, line)?;
+        equal(&Peer::new(&simulation)?, &Peer::new(&simulation)?, line)?;
     }
     Ok(())
 }

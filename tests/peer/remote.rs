@@ -10,15 +10,18 @@ use genv_tests::peer::Peer;
 use genv_tests::process::{Sleeper, write_script};
 use genv_tests::shell::{self, Shell};
 use genv_tests::ssh::{SshClient, SshServer};
+use genv_tests::state;
 use genv_tests::terminal::{PROMPT, Terminal};
 
 /// Non-interactive logins have this instead of a sudo that asks for no password.
 const SUDO: &str = "#!/bin/sh\nexec \"$@\"\n";
 
-/// A host with both programs on one state, and a server for each program.
+/// A host with both programs, each on a state of its own and with a server of its own.
 struct Host {
     _simulation: Simulation,
     peer: Peer,
+    /// Where ours has its state.
+    own: Peer,
     ours: SshServer,
     theirs: SshServer,
 }
@@ -27,13 +30,16 @@ impl Host {
     fn new() -> Result<Self> {
         let simulation =
             Simulation::new("version: 1\nhosts:\n- devices: [{count: 4, memory: 16gi}]\n  processes: []\n");
-        let peer = Peer::new(&simulation)?;
-        write_script(&peer.folder().join("bin/sudo"), SUDO)?;
+        let (peer, own) = (Peer::new(&simulation)?, Peer::new(&simulation)?);
+        for folder in [&peer, &own] {
+            write_script(&folder.folder().join("bin/sudo"), SUDO)?;
+        }
         let host = Self {
-            ours: SshServer::start(&peer.our_command("genv")?, &[])?,
+            ours: SshServer::start(&own.our_command("genv")?, &[])?,
             theirs: SshServer::start(&peer.command("genv"), &[])?,
             _simulation: simulation,
             peer,
+            own,
         };
         let client = SshClient::new(&[("ours", &host.ours), ("theirs", &host.theirs)])?;
         let genv = |name: &str| printed(Command::new(client.program()).args([name, "command -v genv"]));
@@ -43,13 +49,24 @@ impl Host {
         Ok(host)
     }
 
-    /// Makes an environment of a process, attached to a number of devices.
+    /// Makes an environment of a process, attached to a number of devices, in the state of genv 1.4.3. Ours imports it.
     fn environment(&self, eid: &str, name: &str, member: &Sleeper, devices: &str) -> Result<()> {
         let pid = member.pid().to_string();
         let user = ["--uid", "0", "--username", "root", "--pid", &pid];
-        self.peer.our_genv(&[&["envs", "activate", "--eid", eid], &user[..]].concat())?;
-        self.peer.our_genv(&["envs", "config", "--eid", eid, "name", "--name", name])?;
-        self.peer.our_genv(&["devices", "attach", "--eid", eid, "--count", devices])?;
+        self.peer.genv(&[&["envs", "activate", "--eid", eid], &user[..]].concat())?;
+        self.peer.genv(&["envs", "config", "--eid", eid, "name", "--name", name])?;
+        self.peer.genv(&["devices", "attach", "--eid", eid, "--count", devices])?;
+        let folder = self.own.state_directory();
+        fs::create_dir_all(&folder)?;
+        for name in [state::FILE, state::COPY] {
+            // The first environment finds none.
+            let _ = fs::remove_file(folder.join(name));
+        }
+        for name in ["envs.json", "devices.json"] {
+            fs::copy(self.peer.state_directory().join(name), folder.join(name))?;
+        }
+        self.own.our_genv(&["exec", "--", "true"])?;
+        ensure!(state::read(&folder)?.to_string().contains(&format!("\"eid\":\"{eid}\"")));
         Ok(())
     }
 
@@ -82,7 +99,6 @@ fn printed(command: &mut Command) -> Result<String> {
 fn same(host: &Host, line: &str) -> Result<String> {
     let line = format!("-H gpu01 {line}");
     let mut answers = Vec::new();
-    // Theirs may clean the state up and write it.
     for server in [&host.ours, &host.theirs] {
         let client = SshClient::new(&[("gpu01", server)])?;
         answers.push(printed(&mut our_login(&client, &line)?)?);
@@ -132,6 +148,6 @@ fn ours_opens_an_environment_on_a_host_with_genv_1_4_3() -> Result<()> {
     terminal.wait(&format!("(genv) {PROMPT}"))?;
     let (shown, _) = terminal.run("echo devices=$CUDA_VISIBLE_DEVICES")?;
     ensure!(shown.contains("devices=1,2"), "{shown}");
-    ensure!(host.peer.our_genv(&["envs", "query", "--query", "config.name"])? == "busy\nmine\n");
+    ensure!(host.peer.genv(&["envs", "query", "--query", "config.name"])? == "busy\nmine\n");
     Ok(())
 }

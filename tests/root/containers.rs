@@ -10,7 +10,9 @@ use genv_tests::nvml_sim::used_by;
 use genv_tests::patience;
 use genv_tests::process::{children, shared_folder};
 use genv_tests::root::require_root;
+use genv_tests::state;
 use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::json;
 
 use crate::{ALICE, BOB};
 
@@ -163,9 +165,14 @@ fn what_genv_1_made_in_a_container_ends_with_its_shell_and_by_no_command() -> Re
     ensure!(pid == 1);
     let held = lab.held(&[], BOB)?;
     // genv 1.x writes the pid alone.
-    for file in ["genv-members.json".to_owned(), format!("genv-confirmed-{ALICE}.json")] {
-        fs::remove_file(lab.path().join("state").join(file))?;
-    }
+    let folder = lab.path().join("state");
+    state::edit(&folder, |state| {
+        for member in state["environments"][0]["members"].as_array_mut().context("no members")? {
+            *member = json!({ "pid": member["pid"] });
+        }
+        Ok(())
+    })?;
+    fs::remove_file(folder.join(format!("genv-confirmed-{ALICE}.json")))?;
     for (place, uid) in CALLERS {
         lab.run(place, uid, "genv exec --gpus 1 -- true")?;
         ensure!(lab.held(&[], BOB)? == held, "{place:?} {uid}");

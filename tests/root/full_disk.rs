@@ -63,11 +63,10 @@ const FAIL: &str = "1 genv config name other
 1 genv envs activate --eid f --uid 0 --pid 1
 1 genv devices attach --eid e --count 2
 1 genv devices detach --eid e
-devices.json
-envs.json
 genv-confirmed-0.json
-genv-members.json
 genv.lock
+state-copy.json
+state.json
 0 genv status
 0 genv envs
 0 genv devices

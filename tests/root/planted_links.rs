@@ -7,6 +7,7 @@ use anyhow::{Result, ensure};
 use genv_tests::patience::output;
 use genv_tests::root::{FIRST_UID, require_root};
 use genv_tests::shell::{Account, Shell};
+use genv_tests::state;
 
 const STRANGER: u32 = FIRST_UID;
 
@@ -52,6 +53,6 @@ fn a_state_directory_that_another_user_linked_elsewhere_is_not_followed() -> Res
     let mut command = account.command("bash")?;
     command.env("GENV_TMPDIR", &planted);
     let done = output(command.args(["-c", "genv exec -- true"]))?;
-    ensure!(done.status.success() && victim.join("envs.json").exists(), "{done:?}");
+    ensure!(done.status.success() && victim.join(state::FILE).exists(), "{done:?}");
     Ok(())
 }

@@ -14,7 +14,7 @@ use genv_tests::process::{Sleeper, shared_folder};
 use genv_tests::root::{apart, own_mounts, require_root};
 use genv_tests::state::{self, Environment};
 use rustix::mount::mount_bind;
-use serde_json::Value;
+use serde_json::json;
 use tempfile::TempDir;
 
 use crate::{ALICE, ANYTHING, BOB};
@@ -174,12 +174,9 @@ fn what_is_no_computing_process_of_another_user_outside_keeps_nobody_from_a_devi
 /// Gives Bob an environment with this process as its member, and a part of a device.
 fn holds(machine: &Machine, member: &Sleeper, device: usize) -> Result<()> {
     let environment = Environment { gpu_memory: Some("1gi"), ..Environment::new("b", BOB, member.pid(), &[device]) };
-    let state = machine.path().join("state");
-    state::write(&state, 2, &[environment])?;
-    for file in ["envs.json", "devices.json"] {
-        fs::set_permissions(state.join(file), fs::Permissions::from_mode(0o666))?;
-    }
-    Ok(())
+    let folder = machine.path().join("state");
+    state::write(&folder, 2, &[environment])?;
+    Ok(fs::set_permissions(folder.join(state::FILE), fs::Permissions::from_mode(0o666))?)
 }
 
 #[test]
@@ -199,10 +196,10 @@ fn a_device_of_which_another_user_cleared_the_attachment_is_not_handed_out() -> 
     let inside = sleeper_of(BOB, &[("GENV_ENVIRONMENT_ID", "b")])?;
     let machine = Machine::new(&used_by(&[inside.pid()]))?;
     holds(&machine, &inside, 0)?;
-    let path = machine.path().join("state/devices.json");
-    let mut devices: Value = serde_json::from_slice(&fs::read(&path)?)?;
-    devices["devices"][0]["attachments"] = Value::Array(Vec::new());
-    fs::write(&path, devices.to_string())?;
+    state::edit(&machine.path().join("state"), |state| {
+        state["devices"][0]["attachments"] = json!([]);
+        Ok(())
+    })?;
     assert_eq!(machine.printed(ONE)?, ("1\n".to_owned(), String::new()));
     let stderr = machine.refused(BOTH)?;
     ensure!(stderr.contains(&whose(&inside)), "{stderr}");

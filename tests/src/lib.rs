@@ -32,7 +32,6 @@ pub mod session;
 pub mod shell;
 pub mod ssh;
 pub mod state;
-pub mod state_client;
 pub mod terminal;
 pub mod tools;
 mod victim;

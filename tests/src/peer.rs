@@ -63,7 +63,7 @@ impl Peer {
         said(self.command(&self.venv.join("bin/genv").to_string_lossy()).args(arguments))
     }
 
-    /// A program that finds this project's genv instead, on the same state and the same driver.
+    /// A program that finds this project's genv instead, in the same state directory and on the same driver.
     pub fn our_command(&self, program: &str) -> Result<Command> {
         let path = std::env::var("PATH").unwrap_or_default();
         let ours = shell::installation()?.join("bin");
@@ -83,10 +83,6 @@ impl Peer {
 
     pub fn shell(&self) -> Result<Shell> {
         Shell::start(self.command("bash"))
-    }
-
-    pub fn our_shell(&self) -> Result<Shell> {
-        Shell::start(self.our_command("bash")?)
     }
 
     pub fn monitor(&self) -> Result<Monitor> {

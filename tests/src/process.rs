@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::patience::{self, until};
+use crate::patience;
 use crate::tools::build_folder;
 
 /// The path of a program of this workspace: beside the test program, where cargo builds it.
@@ -134,21 +134,6 @@ pub fn has_started_a_process_besides(these: &[u32], pid: u32) -> Result<bool> {
     ensure!(ignored & child_signal == 0, "{pid} ignores SIGCHLD");
 
     Ok(stat_field(pid, 11)? > 0 || children(pid).iter().any(|child| !these.contains(child)))
-}
-
-pub fn wait_for_lock(child: &mut Child) -> Result<()> {
-    let pid = child.id().to_string();
-    let waits = |line: &str| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        fields.get(1) == Some(&"->") && fields.contains(&pid.as_str())
-    };
-    until("it waits for the lock", || {
-        if fs::read_to_string("/proc/locks")?.lines().any(waits) {
-            return Ok(true);
-        }
-        ensure!(child.try_wait()?.is_none(), "it ended without waiting");
-        Ok(false)
-    })
 }
 
 /// A program that was started; it is killed with the value.

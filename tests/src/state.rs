@@ -1,11 +1,17 @@
-//! State directories in the shape of genv 1.4.3.
+//! State directories.
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use serde_json::json;
+use serde_json::{Value, json};
 
-const TIME: &str = "20/11/2026 12:00:00";
+/// The file of the state.
+pub const FILE: &str = "state.json";
+/// Its copy, which counts while the file is damaged or removed.
+pub const COPY: &str = "state-copy.json";
+
+/// When the environments were made: 2026-11-20 12:00:00 UTC.
+pub const CREATED_SECONDS: i64 = 1_795_176_000;
 
 #[derive(Clone, Debug)]
 pub struct Environment {
@@ -27,30 +33,62 @@ impl Environment {
 
 /// Writes the state of a machine with so many devices of 80 GiB.
 pub fn write(folder: &Path, devices: usize, environments: &[Environment]) -> Result<()> {
-    let envs: Vec<_> = environments
-        .iter()
-        .map(|environment| {
-            json!({
-                "eid": environment.eid, "uid": environment.uid, "creation": TIME, "username": "somebody",
-                "config": {"name": null, "gpu_memory": environment.gpu_memory, "gpus": null},
-                "pids": environment.pids, "kernel_ids": [],
-            })
-        })
-        .collect();
-    let devices: Vec<_> = (0..devices)
-        .map(|index| {
-            let attached = environments.iter().filter(|it| it.devices.contains(&index));
-            let attachments: Vec<_> =
-                attached.map(|it| json!({"eid": it.eid, "gpu_memory": it.gpu_memory, "time": TIME})).collect();
-            json!({"index": index, "total_memory": "81920mi", "attachments": attachments})
-        })
-        .collect();
+    let amount = |amount: Option<&str>| amount.map_or_else(|| json!({}), |amount| json!({ "gpu_memory": amount }));
+    let with = |mut record: Value, more: Value| {
+        let fields = more.as_object().cloned().unwrap_or_default();
+        record.as_object_mut().into_iter().for_each(|it| it.extend(fields.clone()));
+        record
+    };
+    let environment = |it: &Environment| {
+        let members: Vec<Value> = it.pids.iter().map(|pid| json!({ "pid": pid })).collect();
+        let record = json!({
+            "eid": it.eid, "uid": it.uid, "username": "somebody", "created_timestamp_seconds": CREATED_SECONDS,
+            "members": members,
+        });
+        with(record, amount(it.gpu_memory))
+    };
+    let device = |index: usize| {
+        let attached = environments.iter().filter(|it| it.devices.contains(&index));
+        let attachment = |it: &Environment| {
+            let record = json!({ "eid": it.eid, "attached_timestamp_seconds": CREATED_SECONDS });
+            with(record, amount(it.gpu_memory))
+        };
+        json!({ "index": index, "total_memory": "81920mi", "attachments": attached.map(attachment).collect::<Vec<_>>() })
+    };
     std::fs::create_dir_all(folder).context("creating a state directory")?;
-    // A reader between the two sees no new environment without its devices.
-    for (name, content) in [("devices.json", json!({ "devices": devices })), ("envs.json", json!({ "envs": envs }))] {
-        let temporary = folder.join(format!(".{name}.new"));
-        std::fs::write(&temporary, serde_json::to_string_pretty(&content)?)?;
-        std::fs::rename(temporary, folder.join(name))?;
-    }
-    Ok(())
+    replace(
+        folder,
+        &json!({
+            "version": 1,
+            "boot_id": std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim(),
+            "environments": environments.iter().map(environment).collect::<Vec<_>>(),
+            "devices": (0..devices).map(device).collect::<Vec<_>>(),
+        }),
+    )
+}
+
+/// The state of a folder.
+pub fn read(folder: &Path) -> Result<Value> {
+    let text = std::fs::read_to_string(folder.join(FILE)).context("reading a state")?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+/// Replaces the state of a folder, as a user can.
+pub fn replace(folder: &Path, state: &Value) -> Result<()> {
+    let temporary = folder.join(".state.new");
+    std::fs::write(&temporary, state.to_string())?;
+    std::fs::rename(temporary, folder.join(FILE)).context("replacing a state")
+}
+
+/// Changes the state of a folder, as a user can.
+pub fn edit(folder: &Path, change: impl FnOnce(&mut Value) -> Result<()>) -> Result<()> {
+    let mut state = read(folder)?;
+    change(&mut state)?;
+    replace(folder, &state)
+}
+
+/// The pids of the members of an environment of the state.
+pub fn member_pids(environment: &Value) -> Vec<u64> {
+    let members = environment["members"].as_array().into_iter().flatten();
+    members.filter_map(|it| it["pid"].as_u64()).collect()
 }

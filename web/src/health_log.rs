@@ -263,13 +263,13 @@ mod tests {
             publication(true, None),
             publication(false, Some("no answer for 1 s")),
             publication(false, Some("no answer for 2 s")),
-            publication(true, Some("envs.json: an entry is damaged")),
+            publication(true, Some("device 1: a value is withheld")),
             publication(true, None),
             publication(true, None),
         ]);
         insta::assert_snapshot!(log, @r#"
         WARN a collector fails hostname="gpu01" collector="gpu" error="no answer for 1 s"
-        WARN a collector found a fault hostname="gpu01" collector="gpu" error="envs.json: an entry is damaged"
+        WARN a collector found a fault hostname="gpu01" collector="gpu" error="device 1: a value is withheld"
         INFO a collector works again hostname="gpu01" collector="gpu"
         "#);
     }

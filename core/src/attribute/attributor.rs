@@ -7,7 +7,7 @@ use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 use super::{LiveEnvironment, live_environments, reason};
 use crate::model::Attribution;
 use crate::proc::{Claim, MissingEvidence, ProcessFacts, ProcessRead, ProcessTable};
-use crate::state::{State, liveness};
+use crate::state::{State, standing};
 
 /// The longest chain of parents that is followed. No sane system nests deeper, and a table that was read while pids
 /// were reused may contain a loop.
@@ -124,9 +124,7 @@ impl<'a> Attributor<'a> {
         let may_live = self.state.kernels_not_found.keys().map(String::as_str);
         let claims = self.claimable.keys().copied().chain(may_live);
         let claims = claims.map(|eid| Claim::Named(eid.to_owned()));
-        // Any claimable environment may be the one of a damaged record.
-        self.state.left_out.is_empty()
-            && claims.chain([Claim::Absent]).all(|claim| is_without(&ProcessFacts { claim, ..facts.clone() }))
+        claims.chain([Claim::Absent]).all(|claim| is_without(&ProcessFacts { claim, ..facts.clone() }))
     }
 
     fn judge(&self, pid: u32, facts: &ProcessFacts) -> Attribution {
@@ -153,7 +151,7 @@ impl<'a> Attributor<'a> {
                 Descent::Member { eid, .. } => inside(eid),
                 Descent::UserChanged => unknown(reason::USER_CHANGED),
                 Descent::UserUnreadable => unknown(reason::USER_UNREADABLE),
-                Descent::NoMember => self.outside(pid, facts, reason::NO_CLAIM),
+                Descent::NoMember => self.outside(reason::NO_CLAIM),
                 Descent::Broken => unknown(reason::ANCESTOR_UNREADABLE),
             },
             Claim::Missing(missing) => match descent {
@@ -183,8 +181,8 @@ impl<'a> Attributor<'a> {
             _ if exists && facts.uid.is_none() => unknown(reason::USER_UNREADABLE),
             _ if exists && self.is_listed_by(pid, claimed) => unknown(reason::MEMBERSHIP_CONTRADICTED),
             _ if exists && self.is_below_member_of(pid, claimed) => unknown(reason::USER_CHANGED),
-            _ if exists => self.outside(pid, facts, reason::OTHER_USERS_ENVIRONMENT),
-            _ => self.outside(pid, facts, reason::NO_SUCH_ENVIRONMENT),
+            _ if exists => self.outside(reason::OTHER_USERS_ENVIRONMENT),
+            _ => self.outside(reason::NO_SUCH_ENVIRONMENT),
         }
     }
 
@@ -259,7 +257,7 @@ impl<'a> Attributor<'a> {
         let created = created.filter(|&at| written.is_none_or(|written| at <= written));
         let started = self.table.lineage.get(&pid);
         let started = started.map(|it| it.start_timestamp_seconds);
-        started.zip(created).is_some_and(|(started, created)| started < created - liveness::START_TOLERANCE_SECONDS)
+        started.zip(created).is_some_and(|(started, created)| started < created - standing::START_TOLERANCE_SECONDS)
     }
 
     /// Whether the state alone, without the claim of the process, shows the process in an environment.
@@ -274,42 +272,12 @@ impl<'a> Attributor<'a> {
             || facts.container_id.is_some() && facts.container_owner.is_none_or(|owner| self.table.owner(owner) == user)
     }
 
-    fn outside(&self, pid: u32, facts: &ProcessFacts, reason: &str) -> Attribution {
+    fn outside(&self, reason: &str) -> Attribution {
         if !self.state_is_whole {
             unknown(reason::STATE_UNREADABLE)
-        } else if self.is_left_out(pid, facts) {
-            unknown(reason::RECORD_DAMAGED)
         } else {
             Attribution::Outside { reason: reason.to_owned() }
         }
-    }
-
-    /// Whether a record that was left out may name the process: it names the claimed environment, the process or an
-    /// ancestor.
-    fn is_left_out(&self, pid: u32, facts: &ProcessFacts) -> bool {
-        let left_out = &self.state.left_out;
-        if left_out.is_empty() {
-            return false;
-        }
-        if matches!(&facts.claim, Claim::Named(eid) if left_out.eids.contains(eid)) {
-            return true;
-        }
-        let user = self.table.user(facts);
-        let written = self.state.written_timestamp_seconds;
-        let is_listed = |ancestor: &u32| {
-            let Some(lineage) = self.table.lineage.get(ancestor) else {
-                return false;
-            };
-            let ancestor_user = lineage.uid.map(|uid| self.table.owner(uid));
-            // As for readable records: root's processes are ancestors of all processes.
-            let may_be_members = *ancestor == pid || user != Some(0);
-            let is_or_unknown = |known: Option<u32>, user: u32| known.is_none_or(|it| it == user);
-            let mut users = left_out.uids_of(*ancestor).map(|uid| self.table.owner(uid));
-            may_be_members
-                && users.any(|it| is_or_unknown(user, it) && is_or_unknown(ancestor_user, it))
-                && liveness::is_older(lineage, written)
-        };
-        self.ancestors(pid).flatten().any(|ancestor| is_listed(&ancestor))
     }
 }
 

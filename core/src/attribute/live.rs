@@ -2,7 +2,7 @@
 
 use crate::model::Member;
 use crate::proc::ProcessTable;
-use crate::state::liveness::Standing;
+use crate::state::standing::Standing;
 use crate::state::{EnvironmentState, State};
 
 /// An environment that lives: a member that is no job is alive, or it has Jupyter kernels.

@@ -24,12 +24,9 @@
 //!      its nearest member ancestor is a member there: the claim may name an ended environment with the same id.
 //!    - It claims an environment of its user that was left out only because its Jupyter kernels were not found: the
 //!      kernels may run elsewhere.
-//!    - It would be outside, but a damaged record, which was left out, names the environment that it claims, or names
-//!      its user and lists it or an ancestor that runs as that user. The attribution of other processes does not
-//!      change.
 //!
-//! Only freshly read state shows that an environment does not exist: with state from an earlier read, no process is
-//! *outside*.
+//! Only freshly read and whole state shows that an environment does not exist: with state from an earlier read, or from
+//! the copy of a damaged file, no process is *outside*.
 
 mod attributor;
 mod live;

@@ -37,8 +37,6 @@ pub const ANCESTOR_UNREADABLE: &str = "ancestor_unreadable";
 pub const KERNELS_NOT_FOUND: &str = "kernels_not_found";
 /// Unknown, only to the enforcer: the record of its environment is disputed.
 pub const RECORD_DISPUTED: &str = "record_disputed";
-/// Unknown: a damaged record names the claimed environment, the process, or an ancestor that runs as its user.
-pub const RECORD_DAMAGED: &str = "record_damaged";
 /// Unknown: the process claims an environment that is younger than the process. The claim may name an ended
 /// environment with the same id.
 pub const OLDER_THAN_ENVIRONMENT: &str = "older_than_environment";

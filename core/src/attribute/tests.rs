@@ -1,12 +1,10 @@
-use std::sync::Arc;
-
 use serde::Deserialize;
 
 use super::attributor::unknown;
 use super::*;
 use crate::model::{Attribution, Member};
 use crate::proc::{Claim, Lineage, MissingEvidence, ProcessFacts, ProcessRead, ProcessTable};
-use crate::state::{EnvironmentState, LeftOut, MemberState, State};
+use crate::state::{EnvironmentState, MemberState, State};
 
 /// One row of the table of cases.
 ///
@@ -49,10 +47,6 @@ struct Case {
     started: Option<u32>,
     #[serde(default)]
     stale: bool,
-    /// A record was left out that names the environment D and user 1000, and lists pids 1, 70 and 300; and one that
-    /// names user 2000 and lists pids 80 and 90.
-    #[serde(default)]
-    damaged: bool,
     /// `in EID`, `outside REASON` or `unknown REASON`.
     expect: String,
 }
@@ -188,12 +182,6 @@ fn every_case_of_the_table_gets_its_answer() {
             let listed = state.environments.iter_mut().find(|e| e.eid == *eid);
             listed.unwrap().members.push(MemberState::from(PID));
         }
-        if case.damaged {
-            state.left_out = Arc::new(LeftOut {
-                eids: ["D".to_owned()].into(),
-                members: [(1, 1000), (70, 1000), (300, 1000), (80, 2000), (90, 2000)].into(),
-            });
-        }
         let table = table(case);
         let environments = live_environments(&state, &table);
         let attributor = Attributor::new(&state, &environments, !case.stale, &table);
@@ -226,7 +214,6 @@ fn unread(uid: u32, ancestors: &[i64]) -> Case {
         member_of: None,
         started: None,
         stale: false,
-        damaged: false,
         expect: String::new(),
     }
 }
@@ -259,9 +246,7 @@ fn an_unreadable_process_is_outside_if_its_user_has_no_environment_to_claim() {
     // Kernels may keep an environment of carol alive, and an unreadable record may belong to her.
     let kernels = |state: &mut State| state.kernels_not_found = [("K".to_owned(), 3000)].into();
     assert!(!is_outside(&of_carol(), &kernels));
-    let damaged = |state: &mut State| {
-        state.left_out = Arc::new(LeftOut { eids: ["D".to_owned()].into(), ..LeftOut::default() });
-    };
+    let damaged = |state: &mut State| state.incomplete = true;
     assert!(!is_outside(&of_carol(), &damaged));
 }
 

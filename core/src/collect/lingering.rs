@@ -46,7 +46,7 @@ impl Lingering {
             let last = self.last.get(eid);
             let seen = last.is_some_and(|(created, _)| *created == environment.created_timestamp_seconds);
             // A command may have seen a context before this collection began.
-            let noted = state.context_seconds(environment);
+            let noted = environment.context_seconds;
             let noted = lingers(noted, now.timestamp_seconds, self.linger_seconds);
             !living.contains(eid) && (seen || noted || unclear.contains(eid)) && !state.attached(eid).is_empty()
         };

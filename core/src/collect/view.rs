@@ -127,10 +127,6 @@ impl View {
             self.unexplained.mark(&mut gpu.value);
             withheld::complete(&mut gpu.value, &distrusted);
         }
-        if let (Some(state), Some(answer)) = (&mut evidence.state, &evidence.processes) {
-            let table = &answer.value.table;
-            state.value.list_cleared(table, now.timestamp_seconds);
-        }
         let evidence = &*evidence;
         let oldest = now.seconds - self.max_age_seconds;
         let gpu = evidence.gpu.as_ref().filter(|it| it.read_seconds >= oldest);

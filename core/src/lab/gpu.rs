@@ -112,9 +112,9 @@ impl Activity {
 /// The hold of a GPU by an environment.
 #[derive(Clone, Copy, Debug)]
 pub struct Hold<'a> {
-    /// Its entry in the state files.
+    /// Its entry in the state.
     pub attachment: &'a Attachment,
-    /// The environment; absent if its record is damaged.
+    /// The environment; absent if its record is left out.
     pub environment: Option<&'a Environment>,
     /// The use of the GPU by the environment.
     pub usage: Option<&'a EnvironmentDevice>,

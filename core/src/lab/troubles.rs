@@ -94,7 +94,7 @@ mod tests {
             host(json!([{"up": false}, {"mig_unsplit": true}, {"contradictory": true}]), json!([]), json!([]));
         host.up = false;
         let snapshot = snapshot(&mut host);
-        snapshot.collectors.get_mut("state").unwrap().error = Some("envs.json is damaged".to_owned());
+        snapshot.collectors.get_mut("state").unwrap().error = Some("state.json is damaged".to_owned());
         let xids = json!([
             {"index": "1", "xid": 79, "errors": 1, "last_timestamp_seconds": 900.0},
             {"index": "1", "xid": 13, "errors": 1, "last_timestamp_seconds": -9000.0},
@@ -110,7 +110,7 @@ mod tests {
                 (None, "delivers no snapshot"),
                 (Some(0), "does not answer"),
                 (Some(1), "had the error XID 79 within the last hour"),
-                (None, "collector state: envs.json is damaged"),
+                (None, "collector state: state.json is damaged"),
                 (Some(1), "is in MIG mode without MIG devices: no program runs on it"),
                 (Some(2), "shows utilization without a process and without memory in use"),
             ]

@@ -1,4 +1,4 @@
-//! The local time format of genv's state files: `20/11/2026 11:41:00`.
+//! Times: the clock, zones, and the local time format of genv 1.x, `20/11/2026 11:41:00`.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,7 +13,7 @@ pub fn now_seconds() -> f64 {
 }
 
 /// The zone in which times are shown to the caller: `TZ`, else `/etc/localtime` (tzset(3)). A `TZ` that names no zone of this
-/// machine, such as `CET-1CEST` without its rules, does not count: the state files have the machine's times, too.
+/// machine, such as `CET-1CEST` without its rules, does not count.
 pub fn local_time_zone() -> TimeZone {
     match std::env::var_os("TZ") {
         None => machine_time_zone(),
@@ -21,7 +21,7 @@ pub fn local_time_zone() -> TimeZone {
     }
 }
 
-/// The zone of the times in genv's state files: `/etc/localtime` (localtime(5)), and `TZ` only where that file is
+/// The zone of the times in files of genv 1.x: `/etc/localtime` (localtime(5)), and `TZ` only where that file is
 /// missing or damaged. Where that names no zone either, the zone is unknown, and times count as UTC.
 ///
 /// All users share these files, and their times have no offset: the `TZ` of one caller must not change their meaning.

@@ -1,6 +1,6 @@
 //! `genv-confirmed-N.json`: changes that commands of a user made in environments.
 //!
-//! Every user may write the state files, so they do not show whose command changed an environment. The kernel does:
+//! Every user may write the state, so they do not show whose command changed an environment. The kernel does:
 //! this file belongs to the user who wrote it, and no other user may write to it. It counts for environments of that
 //! user alone; the files of root and of the enforcer's user count for all environments.
 

@@ -15,7 +15,7 @@ const MOST_KEPT: usize = 10;
 /// Links the file `name` to a second name, which is returned. If a link is impossible, as for a folder or another
 /// user's symbolic link, the file is renamed.
 pub(super) fn keep_aside(disk: &dyn Disk, directory: BorrowedFd<'_>, name: &str) -> Result<String, Errno> {
-    let aside = free_name(directory, name)?;
+    let aside = free_name(directory, &dated(name))?;
     if disk.link(directory, name, &aside).is_err() {
         disk.rename(directory, name, &aside)?;
     }
@@ -25,17 +25,21 @@ pub(super) fn keep_aside(disk: &dyn Disk, directory: BorrowedFd<'_>, name: &str)
 
 /// Moves the file `name` away, whatever its owner. Returns the new name.
 pub(super) fn move_aside(disk: &dyn Disk, directory: BorrowedFd<'_>, name: &str) -> Result<String, Errno> {
-    let aside = free_name(directory, name)?;
+    let aside = free_name(directory, &dated(name))?;
     disk.rename(directory, name, &aside)?;
     forget_oldest(disk, directory, name);
     Ok(aside)
 }
 
-/// `NAME.corrupt-YYYYmmdd-HHMMSS`, with a number if that is taken.
-fn free_name(directory: BorrowedFd<'_>, name: &str) -> Result<String, Errno> {
+/// `NAME.corrupt-YYYYmmdd-HHMMSS`.
+fn dated(name: &str) -> String {
     let now = Zoned::now().with_time_zone(local_time_zone());
-    let aside = format!("{name}.corrupt-{}", now.strftime("%Y%m%d-%H%M%S"));
-    let mut names = std::iter::once(aside.clone()).chain((2..100).map(|n| format!("{aside}-{n}")));
+    format!("{name}.corrupt-{}", now.strftime("%Y%m%d-%H%M%S"))
+}
+
+/// The name, with a number if it is taken.
+pub(super) fn free_name(directory: BorrowedFd<'_>, name: &str) -> Result<String, Errno> {
+    let mut names = std::iter::once(name.to_owned()).chain((2..100).map(|number| format!("{name}-{number}")));
     names
         .find(|name| {
             let found = statat(directory, name.as_str(), AtFlags::SYMLINK_NOFOLLOW);

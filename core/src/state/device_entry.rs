@@ -40,12 +40,8 @@ fn attachments(entry: &mut Entry<'_>, fields: &Map<String, Value>, time_zone: &T
         }),
         // The first versions attached one environment only, as a field of the device.
         None => match fields.get("eid") {
-            Some(Value::Null) => Vec::new(),
+            Some(Value::Null) | None => Vec::new(),
             Some(_) => vec![(None, entry.value)],
-            None => {
-                entry.incomplete = true;
-                Vec::new()
-            }
         },
     };
     let mut eids = HashSet::with_capacity(list.len());

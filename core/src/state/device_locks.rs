@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::directory;
-use super::store::StoreError;
+use super::failure::StoreError;
 use crate::files::{FileLock, LockError, LockFile};
 
 /// Locks of devices, released when the value is dropped or the process ends. Programs that the process starts do not

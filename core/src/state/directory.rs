@@ -1,7 +1,5 @@
-//! The state directory that is shared with genv 1.x, read without its lock.
+//! The state directory, read without its lock.
 
-use std::cell::LazyCell;
-use std::collections::{BTreeMap, HashMap};
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,22 +7,18 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use jiff::tz::TimeZone;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fchmod, fstat, mkdirat, openat, statat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use super::attachments;
-use super::confirmed;
-use super::document::{self, Document, Format, ReadContext};
+use super::commit::{self, state_of};
 use super::file::{self, ReadError, Version};
+use super::host::{COPY_FILE, STATE_FILE, State, StateError, StateSource};
+use super::import;
 use super::kernels::Kernels;
-use super::leases;
 use super::liveness;
-use super::members::{self, MembersFile};
-use super::refused;
+use super::record::{NoRecords, Records, boot_id};
 use super::waiting;
-use super::{DEVICES_FILE, DeviceState, ENVIRONMENTS_FILE, EnvironmentState, State, StateError, StateSource};
 use crate::files::{io_error, open_folder};
 use crate::model::machine_time_zone;
 use crate::proc::{ProcReader, username};
@@ -49,31 +43,18 @@ pub fn directory_path(genv_tmpdir: Option<&OsStr>) -> PathBuf {
     }
 }
 
-/// Reads `envs.json` and `devices.json` of a state directory, of every shape that genv has written.
-///
-/// It takes no lock and writes no file. genv 1.4.3 truncates a file before it writes the file: a file that looks torn
-/// is read again for some milliseconds.
+/// Reads the state of a state directory. It takes no lock and writes no file.
 #[derive(Debug)]
 pub struct StateDirectory {
     path: PathBuf,
     search_path: Option<OsString>,
-    environments: RememberedFile<EnvironmentState>,
-    devices: RememberedFile<DeviceState>,
-    members: RememberedFile<MembersFile>,
+    /// The last content of the file.
+    last: Option<(Version, Records)>,
     kernels: Kernels,
     /// Shows which processes of the queue wait.
     processes: ProcReader,
-    /// Whether the directory existed at the last read.
-    exists: bool,
-}
-
-/// The last document of a file.
-#[derive(Debug)]
-struct RememberedFile<T> {
-    format: Format<T>,
-    last: Option<(Version, Document<T>)>,
-    /// Whether the file existed at the last read.
-    exists: bool,
+    /// Whether the directory existed at the last read, and the file.
+    exists: [bool; 2],
 }
 
 impl StateDirectory {
@@ -82,12 +63,10 @@ impl StateDirectory {
         Self {
             path: path.into(),
             search_path: env::var_os("PATH"),
-            environments: RememberedFile { format: document::ENVIRONMENTS, last: None, exists: false },
-            devices: RememberedFile { format: document::DEVICES, last: None, exists: false },
-            members: RememberedFile { format: members::FORMAT, last: None, exists: false },
+            last: None,
             kernels: Kernels::default(),
             processes: ProcReader::new(),
-            exists: false,
+            exists: [false; 2],
         }
     }
 
@@ -125,14 +104,8 @@ impl StateDirectory {
     }
 }
 
-/// The error of a removed state directory (0) or file (1, 2).
-fn removed(path: &Path, what: usize) -> StateError {
-    let (path, what, remedy) = match what {
-        0 => (path.to_owned(), "the state directory ", "any command of genv makes it anew"),
-        1 => (path.join(ENVIRONMENTS_FILE), "", "the next 'genv activate' makes it anew"),
-        _ => (path.join(DEVICES_FILE), "", "the next 'genv attach' makes it anew"),
-    };
-    StateError { message: format!("cannot read {what}{}: it was removed: {remedy}", path.display()) }
+fn exists(directory: BorrowedFd<'_>, name: &str) -> bool {
+    statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
 }
 
 fn unopened(path: &Path, errno: Errno) -> StateError {
@@ -232,19 +205,24 @@ impl<'a> DirectoryLocation<'a> {
 impl StateSource for StateDirectory {
     /// Reads the state. Ended kernels are left out; the living members depend on the processes.
     fn read(&mut self) -> Result<State, StateError> {
-        let existed = [self.exists, self.environments.exists, self.devices.exists];
+        let existed = self.exists;
         let read = self.read_files();
-        let exists = [self.exists, self.environments.exists, self.devices.exists];
-        // A removed file is missing until it is created again. The files of a removed directory are removed with it.
-        self.exists |= existed[0];
-        self.environments.exists = exists[0] && (exists[1] || existed[1]);
-        self.devices.exists = exists[0] && (exists[2] || existed[2]);
+        let exists = self.exists;
+        // What was removed is missing until it is created again. The file of a removed directory is removed with it.
+        self.exists = [existed[0] || exists[0], exists[0] && (existed[1] || exists[1])];
         let mut state = read?;
-        if let Some(what) = (0..3).find(|&it| existed[it] && !exists[it]) {
-            // The removal ends no environment: the caller keeps the last state, and reports the error.
-            return Err(removed(&self.path, what));
+        // The removal ends no environment: the caller keeps the last state, and reports the error.
+        if existed[0] && !exists[0] {
+            let message = format!(
+                "cannot read the state directory {}: it was removed: any command of genv makes it anew",
+                self.path.display()
+            );
+            return Err(StateError { message });
         }
-        let queue = &state.recorded.queue;
+        if existed[1] && !exists[1] {
+            return Err(commit::unread(&self.path, STATE_FILE, commit::REMOVED, file::WRITTEN_AGAIN));
+        }
+        let queue = &state.queued;
         if let Some(directory) = self.open()?.filter(|_| !queue.is_empty()) {
             let processes = &mut self.processes;
             state.queue = waiting::now(directory.as_fd(), queue, processes, waiting::waiting);
@@ -256,107 +234,71 @@ impl StateSource for StateDirectory {
 }
 
 impl StateDirectory {
-    /// The state of the files.
+    /// The state of the file.
     pub(super) fn read_files(&mut self) -> Result<State, StateError> {
         let directory = self.open()?;
-        self.exists = directory.is_some();
+        self.exists = [directory.is_some(), false];
         let Some(directory) = directory else {
             return Ok(State { installed: self.genv_is_on_path(), ..State::default() });
         };
-        let folder =
-            OpenFolder { path: &self.path, directory: directory.as_fd(), time_zone: LazyCell::new(machine_time_zone) };
-        let (written, environments) = self.environments.read(&folder)?;
-        let (devices_written, devices) = self.devices.read(&folder)?;
-        let mut warnings = environments.warnings;
-        warnings.extend(devices.warnings);
-        // Without this file, members count by their pids alone, as with genv 1.x.
-        let members = match self.members.read(&folder) {
-            Ok((_, members)) => members.entries,
-            Err(error) => {
-                warnings.push(error.message);
-                Vec::new()
-            }
-        };
-        let is_lost = members.is_empty() && devices_written.is_none();
-        let mut listed = environments.entries;
-        let has_lost = written.is_none() || environments.incomplete;
-        let recorded = members.into_iter().next().unwrap_or_default().give_facts(&mut listed, has_lost);
-        let mut state = State {
-            installed: true,
-            written_timestamp_seconds: written.map(Version::modified_seconds),
-            environments: listed,
-            devices: devices.entries,
-            recorded,
-            queue: Vec::new(),
-            refused_requests: refused::number(folder.directory),
-            leases: HashMap::new(),
-            kernels_not_found: BTreeMap::new(),
-            incomplete: environments.salvaged,
-            left_out: environments.left_out,
-            warnings,
-        };
-        let is_lost = is_lost || devices_written.is_none() && !state.recorded.copy.is_empty();
-        attachments::put_back(&mut state, &devices.damaged);
-        attachments::find_bare(&mut state, is_lost || !devices.damaged.is_empty());
-        confirmed::confirm_members(&mut state.environments, folder.directory);
-        state.leases = leases::find(&state.environments, folder.directory);
-        Ok(state)
-    }
-}
-
-/// An open folder with state files.
-struct OpenFolder<'a> {
-    path: &'a Path,
-    directory: BorrowedFd<'a>,
-    /// Read only if a file changed.
-    time_zone: LazyCell<TimeZone>,
-}
-
-impl<T: Clone> RememberedFile<T> {
-    /// The document of the file and its version; an empty document if the file does not exist.
-    fn read(&mut self, folder: &OpenFolder<'_>) -> Result<(Option<Version>, Document<T>), StateError> {
         let mut delays = RETRY_DELAYS.iter();
         loop {
-            let (why, remedy) = match self.attempt(folder) {
-                Ok(read) => return Ok(read),
-                Err(ReadError::Damaged { why, remedy } | ReadError::Unreadable { why, remedy }) => (why, remedy),
-                Err(ReadError::Leased(uid)) => (file::leased(&username(uid)), file::MOVED),
-                Err(ReadError::Torn(why)) => match delays.next() {
-                    Some(&delay) => {
-                        thread::sleep(delay);
-                        continue;
-                    }
-                    None => (why, file::DAMAGED),
+            let read = match self.attempt(directory.as_fd()) {
+                Ok(Some((version, records))) => {
+                    return Ok(state_of(records, Some(version.modified_seconds()), directory.as_fd()));
+                }
+                Ok(None) => match self.without_file(directory.as_fd()) {
+                    // A command may have written the file meanwhile.
+                    Ok(state) if !exists(directory.as_fd(), STATE_FILE) => return Ok(state),
+                    read => read,
                 },
+                Err(ReadError::Damaged { why, remedy } | ReadError::Unreadable { why, remedy }) => {
+                    return Err(commit::unread(&self.path, STATE_FILE, &why, remedy));
+                }
+                Err(ReadError::Leased(uid)) => {
+                    return Err(commit::unread(&self.path, STATE_FILE, &file::leased(&username(uid)), file::MOVED));
+                }
+                Err(ReadError::Torn(why)) => Err(commit::unread(&self.path, STATE_FILE, &why, file::DAMAGED)),
             };
-            let file = folder.path.join(self.format.name);
-            return Err(StateError { message: format!("cannot read {}: {why}: {remedy}", file.display()) });
+            match delays.next() {
+                Some(&delay) => thread::sleep(delay),
+                None => return read,
+            }
         }
     }
 
-    fn attempt(&mut self, folder: &OpenFolder<'_>) -> Result<(Option<Version>, Document<T>), ReadError> {
-        let found = file::find(folder.directory, self.format.name);
-        self.exists = !matches!(found, Ok(None));
-        let Some(found) = found? else {
-            return Ok((None, Document::default()));
-        };
-        if let Some((version, document)) = &self.last
-            && *version == found
-        {
-            return Ok((Some(*version), document.clone()));
+    /// The state of a directory without the file: that of earlier versions, or none.
+    fn without_file(&mut self, directory: BorrowedFd<'_>) -> Result<State, StateError> {
+        let boot_id = boot_id();
+        let removed = || Err(commit::unread(&self.path, STATE_FILE, commit::REMOVED, file::WRITTEN_AGAIN));
+        if commit::has_copy(directory, &self.path, &boot_id) {
+            return removed();
         }
-        let (version, content) = file::read(folder.directory, self.format.name)?;
-        let settled = version.age() >= file::SETTLED_AFTER;
-        let context = ReadContext { time_zone: &folder.time_zone, directory: Some(folder.directory) };
-        let document = (self.format.parse)(&content, &context).map_err(|error| {
-            if settled {
-                ReadError::Damaged { why: error.to_string(), remedy: file::DAMAGED }
-            } else {
-                ReadError::Torn(error.to_string())
-            }
+        let imported = import::read(directory, &self.path, &boot_id, &machine_time_zone())?;
+        if imported.is_none() && exists(directory, COPY_FILE) {
+            return removed();
+        }
+        self.exists[1] = imported.is_some();
+        let (records, written) = imported.map(|it| (it.records, it.written_timestamp_seconds)).unwrap_or_default();
+        Ok(state_of(records, written, directory))
+    }
+
+    fn attempt(&mut self, directory: BorrowedFd<'_>) -> Result<Option<(Version, Records)>, ReadError> {
+        let found = file::find(directory, STATE_FILE);
+        self.exists[1] = !matches!(found, Ok(None));
+        let Some(found) = found? else {
+            return Ok(None);
+        };
+        if let Some(last) = self.last.as_ref().filter(|(version, _)| *version == found) {
+            return Ok(Some(last.clone()));
+        }
+        let (version, content) = file::read(directory, STATE_FILE)?;
+        let records = Records::parse(&content, &boot_id(), directory).map_err(|error| match error {
+            NoRecords::OtherVersion(_) => ReadError::Unreadable { why: error.to_string(), remedy: file::OTHER_VERSION },
+            NoRecords::Damaged(why) => ReadError::Damaged { why, remedy: file::DAMAGED },
         })?;
-        self.last = settled.then(|| (version, document.clone()));
-        Ok((Some(version), document))
+        self.last = (version.age() >= file::SETTLED_AFTER).then(|| (version, records.clone()));
+        Ok(Some((version, records)))
     }
 }
 

@@ -1,26 +1,21 @@
-//! The shapes of the state files that genv has written, from 0.3 to 1.4.3.
+//! The shapes of the state files of genv 1.x, from 0.3 to 1.4.3: they are imported, and `genv usage` prints them.
 //!
 //! Lists were objects by eid or index at first. An attachment was a bare eid, then an object; its time was `attached`,
 //! then `time`. Fields that a version did not know are missing or null. All mixtures are read, and unknown keys are
 //! ignored.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashSet};
 
 use jiff::tz::TimeZone;
 use serde::Deserializer;
 use serde_json::de::StrRead;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::device_entry::device;
 use super::entries;
-use super::left_out::LeftOut;
-use super::salvage;
-use super::surplus::Records;
 use super::value::{self, Entry, amount, eid, found, integer, list, object, optional, shown, text, time};
-use super::{DEVICES_FILE, DeviceState, ENVIRONMENTS_FILE, EnvironmentState, MemberState};
+use super::{DeviceState, EnvironmentState, MemberState};
 
 /// The most warnings of a file: every user may write the file.
 const MOST_WARNINGS: usize = 20;
@@ -38,21 +33,6 @@ const MOST_FIELD_BYTES: usize = 4 << 10;
 /// size.
 const MOST_ATTACHMENTS: usize = 100_000;
 
-/// The parameters of a read.
-#[derive(Clone, Copy)]
-pub(super) struct ReadContext<'a> {
-    pub(super) time_zone: &'a TimeZone,
-    /// The state directory. With too many records, it shows which of them count.
-    pub(super) directory: Option<BorrowedFd<'a>>,
-}
-
-impl<'a> ReadContext<'a> {
-    /// For a text from elsewhere.
-    pub(super) fn of_text(time_zone: &'a TimeZone) -> Self {
-        Self { time_zone, directory: None }
-    }
-}
-
 /// A file while it is read.
 type TextDeserializer<'t> = serde_json::Deserializer<StrRead<'t>>;
 
@@ -62,61 +42,13 @@ pub(super) struct Document<T> {
     pub(super) entries: Vec<T>,
     /// Whether an entry, or a member of an entry, was left out.
     pub(super) incomplete: bool,
-    /// Whether the file is damaged and only its whole entries were read.
-    pub(super) salvaged: bool,
-    /// Names in environments that were left out.
-    pub(super) left_out: Arc<LeftOut>,
     pub(super) warnings: Vec<String>,
-    /// Devices with an attachment that was left out.
-    pub(super) damaged: BTreeSet<u32>,
 }
 
 impl<T> Default for Document<T> {
     fn default() -> Self {
-        Self {
-            entries: Vec::new(),
-            incomplete: false,
-            salvaged: false,
-            left_out: Arc::default(),
-            warnings: Vec::new(),
-            damaged: BTreeSet::new(),
-        }
+        Self { entries: Vec::new(), incomplete: false, warnings: Vec::new() }
     }
-}
-
-/// The readers of a file.
-#[derive(Debug)]
-pub(super) struct Format<T> {
-    pub(super) name: &'static str,
-    /// Reads a whole file.
-    pub(super) parse: fn(&[u8], &ReadContext<'_>) -> Result<Document<T>, NotADocument>,
-    /// Reads the whole entries of a damaged file.
-    pub(super) salvage: fn(&[u8], &ReadContext<'_>) -> Document<T>,
-}
-
-pub(super) const ENVIRONMENTS: Format<EnvironmentState> = Format {
-    name: ENVIRONMENTS_FILE,
-    parse: environments,
-    salvage: |content, context| {
-        let records = salvage::records(content, &["eid", "uid"]);
-        salvaged(environments_of(&json!({ "envs": records }), context))
-    },
-};
-
-/// The keys of a whole record of a device.
-pub(super) const DEVICE_KEYS: [&str; 2] = ["index", "attachments"];
-
-pub(super) const DEVICES: Format<DeviceState> = Format {
-    name: DEVICES_FILE,
-    parse: devices,
-    salvage: |content, context| {
-        let records = salvage::records(content, &DEVICE_KEYS);
-        salvaged(devices_of(&json!({ "devices": records }), context.time_zone))
-    },
-};
-
-fn salvaged<T>(read: Result<Document<T>, NotADocument>) -> Document<T> {
-    Document { incomplete: true, salvaged: true, ..read.unwrap_or_default() }
 }
 
 /// The text is not a state file, or only a part of one.
@@ -128,56 +60,39 @@ pub(super) enum NotADocument {
     Json(String),
     #[error("it has no '{0}'")]
     Lacks(&'static str),
-    #[error("it is not understood: {0}")]
-    Unknown(String),
 }
 
 /// Reads `envs.json`.
-pub(super) fn environments(
-    content: &[u8],
-    context: &ReadContext<'_>,
-) -> Result<Document<EnvironmentState>, NotADocument> {
-    whole(content, "envs", |source| environments_from(source, context))
+pub(super) fn environments(content: &[u8], zone: &TimeZone) -> Result<Document<EnvironmentState>, NotADocument> {
+    whole(content, "envs", |source| environments_from(source, zone))
 }
 
 /// The content of a parsed document.
-pub(super) fn environments_of(
-    root: &Value,
-    context: &ReadContext<'_>,
-) -> Result<Document<EnvironmentState>, NotADocument> {
-    known("envs", environments_from(root, context))
+pub(super) fn environments_of(root: &Value, zone: &TimeZone) -> Result<Document<EnvironmentState>, NotADocument> {
+    known("envs", environments_from(root, zone))
 }
 
 fn environments_from<'de, D: Deserializer<'de>>(
     source: D,
-    context: &ReadContext<'_>,
+    time_zone: &TimeZone,
 ) -> Result<Option<Document<EnvironmentState>>, D::Error> {
-    let (mut records, mut left_out) = (Records::new(context.directory), LeftOut::default());
-    let most_bytes = MOST_RECORD_BYTES;
-    let document = document("envs.json", "envs", most_bytes, source, |entry, size_bytes| {
-        let environment = environment(entry, context.time_zone);
-        if entry.incomplete {
-            left_out.add(entry, environment.is_some());
-        }
-        if let Some(environment) = environment
-            && !records.add(environment, entry.position, size_bytes)
-        {
+    let (mut eids, mut environments) = (HashSet::new(), Vec::new());
+    let document = document("envs.json", "envs", MOST_RECORD_BYTES, source, |entry| {
+        let Some(environment) = environment(entry, time_zone) else {
+            return;
+        };
+        if eids.insert(environment.eid.clone()) {
+            environments.push(environment);
+        } else {
             entry.warn("it is there twice: the first is taken");
         }
     })?;
-    Ok(document.map(|mut document| {
-        let (entries, surplus) = records.finish();
-        document.incomplete |= !surplus.is_empty();
-        // The first warning is shown where space is short.
-        let surplus = surplus.into_iter().map(|it| format!("envs.json: {it}"));
-        document.warnings.splice(0..0, surplus);
-        Document { entries, left_out: Arc::new(left_out), ..document }
-    }))
+    Ok(document.map(|document| Document { entries: environments, ..document }))
 }
 
 /// Reads `devices.json`.
-pub(super) fn devices(content: &[u8], context: &ReadContext<'_>) -> Result<Document<DeviceState>, NotADocument> {
-    whole(content, "devices", |source| devices_from(source, context.time_zone))
+pub(super) fn devices(content: &[u8], zone: &TimeZone) -> Result<Document<DeviceState>, NotADocument> {
+    whole(content, "devices", |source| devices_from(source, zone))
 }
 
 /// The content of a parsed document.
@@ -189,10 +104,9 @@ fn devices_from<'de, D: Deserializer<'de>>(
     source: D,
     time_zone: &TimeZone,
 ) -> Result<Option<Document<DeviceState>>, D::Error> {
-    let (mut indices, mut damaged) = (HashSet::new(), BTreeSet::new());
+    let mut indices = HashSet::new();
     let (mut devices, mut attachments) = (Vec::new(), 0);
-    let most_bytes = MOST_DEVICE_BYTES;
-    let document = document("devices.json", "devices", most_bytes, source, |entry, _| {
+    let document = document("devices.json", "devices", MOST_DEVICE_BYTES, source, |entry| {
         let Some(mut device) = device(entry, time_zone) else {
             return;
         };
@@ -202,20 +116,15 @@ fn devices_from<'de, D: Deserializer<'de>>(
             device.attachments.clear();
             entry.leave_out("there are too many attachments");
         }
-        let first = indices.insert(device.index);
-        if !first {
-            entry.warn("it is there twice: the first is taken");
-        }
-        if entry.incomplete || !first {
-            damaged.insert(device.index);
-        }
-        if first {
+        if indices.insert(device.index) {
             devices.push(device);
+        } else {
+            entry.warn("it is there twice: the first is taken");
         }
     })?;
     Ok(document.map(|document| {
         devices.sort_by_key(|device: &DeviceState| device.index);
-        Document { entries: devices, damaged, ..document }
+        Document { entries: devices, ..document }
     }))
 }
 
@@ -245,15 +154,14 @@ fn known<T>(
     document.ok_or(NotADocument::Lacks(key))
 }
 
-/// Reads the entries of the list or object `key`, one after another, each with its size: all entries as values of JSON
-/// would take ten times the memory of the file. `read` takes each entry. Returns nothing if the file has no such list
+/// Reads the entries of the list or object `key`, one after another: all entries as values of JSON would take ten times the memory of the file. `read` takes each entry. Returns nothing if the file has no such list
 /// or object.
 fn document<'de, T, D: Deserializer<'de>>(
     file: &str,
     key: &'static str,
     most_bytes: usize,
     source: D,
-    mut read: impl FnMut(&mut Entry<'_>, usize),
+    mut read: impl FnMut(&mut Entry<'_>),
 ) -> Result<Option<Document<T>>, D::Error> {
     let mut document = Document::default();
     let (mut dropped, mut position) = (0_usize, 0);
@@ -274,7 +182,7 @@ fn document<'de, T, D: Deserializer<'de>>(
             entry.warn(format!("it has {size_bytes} bytes: what is large in it is left out"));
         }
         position += 1;
-        read(&mut entry, size_bytes.min(most_bytes));
+        read(&mut entry);
         document.incomplete |= entry.incomplete;
         for warning in entry.warnings {
             if document.warnings.len() < MOST_WARNINGS {
@@ -338,6 +246,7 @@ fn environment(entry: &mut Entry<'_>, time_zone: &TimeZone) -> Option<Environmen
         gpu_memory: amount(entry, configuration, "gpu_memory"),
         members: list(entry, fields, "pids", pid).into_iter().map(MemberState::from).collect(),
         kernel_ids: list(entry, fields, "kernel_ids", |value| value.as_str().map(str::to_owned)),
+        context_seconds: None,
         eid,
     })
 }

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
-use super::data::{KnownEnvironment, ProcessId};
+use super::EnvironmentState;
+use super::data::ProcessId;
 use super::jobs::{MOST_JOBS, is_elsewhere, oldest, processes_by_user, reads_environs_of};
 use super::linger::{Belonging, START_TOLERANCE_SECONDS, belonging, lingers};
-use super::{EnvironmentState, State};
-use crate::proc::{ProcessRead, ProcessRequest, ProcessSource, ProcessTable, in_initial_pid_namespace, read_environs};
+use crate::proc::{ProcessRead, ProcessRequest, ProcessSource, ProcessTable, read_environs};
 
 /// The processes with a context on each device, by its index. A device is missing if its processes are not known.
 pub type Contexts = BTreeMap<u32, BTreeSet<u32>>;
@@ -47,7 +47,7 @@ pub(super) struct FateEvidence<'a> {
 
 /// The fates of these environments. The processes are read once for all of them: every user may write thousands of
 /// records in the name of other users.
-pub(super) fn fates(state: &State, ended: &[ShelllessEnvironment], evidence: &mut FateEvidence<'_>) -> Fates {
+pub(super) fn fates(ended: &[ShelllessEnvironment], evidence: &mut FateEvidence<'_>) -> Fates {
     if ended.is_empty() {
         return Fates::new();
     }
@@ -62,7 +62,7 @@ pub(super) fn fates(state: &State, ended: &[ShelllessEnvironment], evidence: &mu
     let (own, without): (Vec<&ShelllessEnvironment>, Vec<&ShelllessEnvironment>) =
         own.into_iter().partition(|(_, devices)| !devices.is_empty());
     let mut fates: Fates = without.into_iter().map(|(it, _)| (it.eid.clone(), Fate::Ends)).collect();
-    fates.extend(fates_by_processes(state, &own, &by_user, evidence));
+    fates.extend(fates_by_processes(&own, &by_user, evidence));
     let mut starts = StartTimes::new(&by_user);
     fates.extend(others.into_iter().map(|(environment, _)| {
         let fate = if starts.may_have_jobs(environment, evidence.processes) { Fate::Unknown } else { Fate::Ends };
@@ -73,7 +73,6 @@ pub(super) fn fates(state: &State, ended: &[ShelllessEnvironment], evidence: &mu
 
 /// The fates of environments whose processes' variables the caller may read.
 fn fates_by_processes(
-    state: &State,
     environments: &[&ShelllessEnvironment],
     by_user: &HashMap<u32, Vec<u32>>,
     evidence: &mut FateEvidence<'_>,
@@ -99,20 +98,14 @@ fn fates_by_processes(
     let table = evidence
         .processes
         .read(&ProcessRequest { processes: processes.into_iter().collect(), members: members.collect() });
-    // Processes outside of this program's pid namespace may name the environment.
-    let sees_all = in_initial_pid_namespace();
     let fate = |it: &&ShelllessEnvironment| {
-        if it.0.members.is_empty() && !sees_all {
-            return (it.0.eid.clone(), Fate::Unknown);
-        }
-        let fate = fate(state, it, &candidates(it), &contexts, &table, evidence);
+        let fate = fate(it, &candidates(it), &contexts, &table, evidence);
         (it.0.eid.clone(), fate)
     };
     environments.iter().map(fate).collect()
 }
 
 fn fate(
-    state: &State,
     (environment, devices): &ShelllessEnvironment,
     candidates: &BTreeSet<u32>,
     contexts: &Contexts,
@@ -149,8 +142,7 @@ fn fate(
         // A process without a context keeps no device, and is no longer a job.
         return Fate::Continues { jobs: oldest(at_work, MOST_JOBS), at_work: true };
     }
-    let known = state.recorded.known.get(&environment.eid);
-    let last = known.filter(|known| known.is_of(environment)).and_then(|known| known.context_seconds);
+    let last = environment.context_seconds;
     if is_unclear {
         Fate::Unknown
     } else if own.is_empty() {
@@ -167,8 +159,7 @@ fn fate(
 }
 
 /// Whether a context that is seen now is to be recorded: the last record is older than a part of the linger time.
-pub(super) fn is_news(known: Option<&KnownEnvironment>, now_seconds: f64, linger_seconds: f64) -> bool {
-    let noted = known.and_then(|known| known.context_seconds);
+pub(super) fn is_news(noted: Option<f64>, now_seconds: f64, linger_seconds: f64) -> bool {
     noted.is_none_or(|noted| !(0.0..linger_seconds / 8.0).contains(&(now_seconds - noted)))
 }
 
@@ -322,7 +313,7 @@ mod tests {
                 now_seconds: 1000.0,
                 linger_seconds: 60.0,
             };
-            let fates = fates(&State::default(), &[shellless], &mut evidence);
+            let fates = fates(&[shellless], &mut evidence);
             let expected = if ends { Fate::Ends } else { Fate::Unknown };
             assert_eq!(fates["e1"], expected, "{claim:?} {contexts:?}");
         }

@@ -8,26 +8,25 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, FileType, OFlags, Stat, fstat, statat};
 use rustix::io::Errno;
 
-use super::MEMBERS_FILE;
-use crate::files::{READ_ONLY, io_error, is_regular, open_in_time};
+use crate::files::{READ_ONLY, io_error, open_in_time};
 use crate::model::now_seconds;
 
-/// How large a state file may be: anybody may write there, and 100 environments take 40 KiB.
-pub(super) const MOST_FILE_BYTES: u64 = 32 << 20;
+/// The most bytes of a state file: every user may write there, and 100 environments take 20 KiB.
+pub(super) const MOST_FILE_BYTES: u64 = 8 << 20;
 
-/// The size limit of `genv-members.json`. Commands go on without a larger file.
-pub(super) const MOST_MEMBERS_BYTES: u64 = 8 << 20;
-
-/// A file that was left alone for this long is as its writer wants it: what looks torn is damaged, and
-/// what has the same size and time has the same content, however coarse the file system's times are.
+/// A file that was left alone for this long, and has the same size and time, has the same content, however coarse the file
+/// system's times are.
 pub(super) const SETTLED_AFTER: Duration = Duration::from_secs(2);
 
 /// What to do about a damaged file.
-pub(super) const DAMAGED: &str =
-    "if it stays so, the next change of an environment keeps it beside, and goes on with what is whole in it";
+pub(super) const DAMAGED: &str = "the next change of an environment keeps it beside, and goes on with its copy";
 
-/// The remedy for a file beyond its size limit.
-const TOO_LARGE: &str = "move it away: environments whose processes live are restored by the commands of their users";
+/// What to do about a removed file.
+pub(super) const WRITTEN_AGAIN: &str =
+    "the next change of an environment writes it again, from its copy if that is there";
+
+/// What to do about a file of another version.
+pub(super) const OTHER_VERSION: &str = "use the genv that wrote it, or move it away";
 
 /// What to do about something else in a file's place.
 pub(super) const MOVED: &str = "move it away, or let the next change of an environment do so";
@@ -65,7 +64,7 @@ impl From<Errno> for ReadError {
 pub(super) fn find(directory: BorrowedFd<'_>, name: &str) -> Result<Option<Version>, ReadError> {
     match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(found) => {
-            check(&found, most_bytes(name))?;
+            check(&found)?;
             Ok(Some(Version::of(&found)))
         }
         Err(Errno::NOENT) => Ok(None),
@@ -90,28 +89,15 @@ pub(super) fn read(directory: BorrowedFd<'_>, name: &str) -> Result<(Version, Ve
     })?;
     let file = File::from(file);
     let before = fstat(&file)?;
-    check(&before, most_bytes(name))?;
+    check(&before)?;
     let mut content = Vec::with_capacity(usize::try_from(before.st_size).unwrap_or_default() + 1);
-    let limited = (&file).take(most_bytes(name)).read_to_end(&mut content);
+    let limited = (&file).take(MOST_FILE_BYTES).read_to_end(&mut content);
     limited.map_err(|error| ReadError::Unreadable { why: error.to_string(), remedy: "look for errors of the disk" })?;
     let version = Version::of(&fstat(&file)?);
     if version != Version::of(&before) {
         return Err(ReadError::Torn("it changes while it is read".to_owned()));
     }
     Ok((version, content))
-}
-
-/// As [`read`], of a file of which nothing is certain: its beginning, and nothing of what is no regular file.
-pub(super) fn read_damaged(directory: BorrowedFd<'_>, name: &str) -> Option<(Version, Vec<u8>)> {
-    let file = File::from(open_in_time(directory, name, OFlags::RDONLY).ok()?);
-    let stat = fstat(&file).ok()?;
-    if !is_regular(&stat) {
-        return None;
-    }
-    let mut content = Vec::new();
-    // What was read before an error of the disk is whole.
-    let _ = (&file).take(MOST_FILE_BYTES).read_to_end(&mut content);
-    Some((Version::of(&stat), content))
 }
 
 impl Version {
@@ -138,27 +124,16 @@ impl Version {
     }
 }
 
-/// The size limit of the file `name`.
-pub(super) fn most_bytes(name: &str) -> u64 {
-    if name == MEMBERS_FILE { MOST_MEMBERS_BYTES } else { MOST_FILE_BYTES }
-}
-
 /// Refuses what is not a file of bearable size.
-fn check(stat: &Stat, most_bytes: u64) -> Result<(), ReadError> {
+fn check(stat: &Stat) -> Result<(), ReadError> {
     let (why, remedy) = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => {
             let size_bytes = u64::try_from(stat.st_size).unwrap_or_default();
-            if size_bytes <= most_bytes {
+            if size_bytes <= MOST_FILE_BYTES {
                 return Ok(());
             }
-            let why = format!("it has {size_bytes} bytes, and no more than {most_bytes} are read");
-            // The state is whole without its members. A part of any other file would end environments.
-            if most_bytes < MOST_FILE_BYTES {
-                (why, DAMAGED)
-            } else {
-                let remedy = TOO_LARGE;
-                return Err(ReadError::Unreadable { why, remedy });
-            }
+            let why = format!("it has {size_bytes} bytes, and no more than {MOST_FILE_BYTES} are read");
+            (why, DAMAGED)
         }
         FileType::Symlink => ("it is a symbolic link, which anybody could have put there".to_owned(), MOVED),
         _ => ("it is not a regular file".to_owned(), MOVED),

@@ -1,4 +1,4 @@
-//! The GPUs of a machine as `devices.json` lists them.
+//! The GPUs of a machine as the state lists them.
 
 use std::collections::BTreeSet;
 

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use super::data::{MemberState, ProcessId};
-use super::liveness::Standing;
+use super::standing::Standing;
 use super::{EnvironmentState, State};
 use crate::proc::{
     Claim, ProcReader, ProcessRead, ProcessRequest, ProcessSource, ProcessTable, is_kernel_thread, read_environs,
@@ -52,8 +52,7 @@ pub(super) fn are_watched(state: &State, table: &ProcessTable) -> bool {
     !watched(state, table).is_empty()
 }
 
-/// The processes of the caller's environments that are not recorded yet. Recorded jobs are living members for genv 1.x
-/// after the shells have ended. Processes whose variables name no environment, such as subshells, are left out.
+/// The processes of the caller's environments that are not recorded yet. Processes whose variables name no environment, such as subshells, are left out.
 pub(super) fn find_new(
     state: &State,
     table: &ProcessTable,

@@ -1,7 +1,6 @@
 //! `genv-leases-N.json`: the leases of a user's environments.
 //!
-//! genv 1.x drops unknown fields, so that a lease cannot be a field of `envs.json`. Only its user may write the file: a
-//! lease counts for environments of that user alone.
+//! Only its user may write the file: a lease counts for environments of that user alone.
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -15,11 +14,10 @@ use super::EnvironmentState;
 use super::change::EditableState;
 use super::data::Leases;
 use super::own_file;
+use super::written::LATEST_SECONDS;
 
 const PREFIX: &str = "genv-leases-";
 const VERSION: u32 = 1;
-/// The end of the year 9999, Unix time.
-const LATEST_SECONDS: i64 = 253_402_300_799;
 
 /// The time until which a user wants an environment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,7 +98,7 @@ fn read(directory: BorrowedFd<'_>, uid: u32) -> Vec<Lease> {
         Some(content) if content.version == VERSION => content.leases,
         _ => Vec::new(),
     };
-    leases.retain(|it| (0..=LATEST_SECONDS).contains(&it.end_seconds));
+    leases.retain(|it| (0.0..=LATEST_SECONDS).contains(&seconds(it.end_seconds)));
     leases
 }
 

@@ -54,13 +54,7 @@ pub(crate) fn belonging(
         return Belonging::Other;
     }
     match &facts.claim {
-        Claim::Named(eid) if *eid == environment.eid => {
-            if environment.members.is_empty() && !may_have_started_in(environment, pid, table) {
-                Belonging::Other
-            } else {
-                Belonging::Own
-            }
-        }
+        Claim::Named(eid) if *eid == environment.eid => Belonging::Own,
         Claim::Named(_) => Belonging::Other,
         Claim::Absent | Claim::Missing(_) if descends(environment, pid, table) => Belonging::Own,
         Claim::Absent => Belonging::Other,
@@ -73,14 +67,6 @@ pub(crate) fn belonging(
 fn may_be_of(facts: &ProcessFacts, uid: u32, table: &ProcessTable) -> bool {
     facts.uid.is_some_and(|it| it == uid || table.owner(it) == uid)
         || facts.container_id.is_some() && facts.container_owner.is_none_or(|owner| owner == uid)
-}
-
-/// Whether a process is not older than the environment: an environment without any member was restored from what was
-/// recorded, and an older one may have had its id.
-fn may_have_started_in(environment: &EnvironmentState, pid: u32, table: &ProcessTable) -> bool {
-    let started = table.lineage.get(&pid).map(|it| it.start_timestamp_seconds);
-    let times = environment.created_timestamp_seconds.zip(started);
-    times.is_some_and(|(created, started)| started >= created - START_TOLERANCE_SECONDS)
 }
 
 /// Whether a process is a recorded job of an environment, or a descendant of one.

@@ -1,6 +1,6 @@
 //! Files in the state directory that belong to one user: their owner alone may write them.
 //!
-//! Every user may write the state files, so they do not show who wrote a value. The kernel does: a reader takes such a
+//! Every user may write the state, so they do not show who wrote a value. The kernel does: a reader takes such a
 //! file only if it belongs to the user in its name, and no other user may write to it.
 
 use std::os::fd::BorrowedFd;

@@ -1,4 +1,4 @@
-//! The state files as genv 1.4.3 writes them, byte for byte.
+//! The state in the form of genv 1.4.3, byte for byte, as commands print it.
 //!
 //! This is the output of Python's `json.dump(…, indent=2)`: all but printable ASCII is escaped, and there is no newline
 //! at the end. genv 1.4.3 refuses unknown keys, and fails without a time: an entry without a time gets the time of
@@ -9,7 +9,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use jiff::tz::TimeZone;
 use serde::Serialize;
-use serde_json::Value;
 
 use super::value::lone_surrogate;
 use super::{AttachmentState, DeviceState, EnvironmentState};
@@ -91,11 +90,6 @@ struct AttachmentRecord<'a> {
     time: String,
 }
 
-/// `envs.json`.
-pub(super) fn environments(environments: &[EnvironmentState], times: &Times) -> Vec<u8> {
-    json(&EnvironmentsDocument::new(environments, times))
-}
-
 impl<'a> EnvironmentsDocument<'a> {
     /// These environments.
     pub fn new(environments: &'a [EnvironmentState], times: &Times) -> Self {
@@ -130,21 +124,10 @@ fn environment<'a>(environment: &'a EnvironmentState, times: &Times) -> Environm
     }
 }
 
-/// `devices.json`. genv 1.4.3 takes a device's position for its index: they must be 0…n−1 in order.
-pub(super) fn devices(devices: &[DeviceState], times: &Times) -> Vec<u8> {
-    json(&DevicesDocument::new(devices, times))
-}
-
 impl<'a> DevicesDocument<'a> {
     /// These devices.
     pub fn new(devices: &'a [DeviceState], times: &Times) -> Self {
         Self { devices: devices.iter().map(|it| device(it, times)).collect() }
-    }
-
-    /// The list, as a part of another document; null if empty.
-    pub(super) fn list(&self) -> Value {
-        let list = serde_json::to_value(&self.devices).unwrap_or_default();
-        Some(list).filter(|_| !self.devices.is_empty()).unwrap_or_default()
     }
 }
 

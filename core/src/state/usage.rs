@@ -3,7 +3,7 @@
 use jiff::tz::TimeZone;
 use serde_json::Value;
 
-use super::document::{self, ReadContext};
+use super::document;
 use super::value::{self, integer};
 use super::{State, StateError};
 
@@ -35,7 +35,7 @@ pub fn read_usage(content: &[u8], time_zone: &TimeZone) -> Result<Usage, StateEr
     };
     let root = value::parse(content).map_err(|json| error(json.to_string()))?;
     let part = |name: &str| root.get(name).unwrap_or(&Value::Null);
-    let environments = document::environments_of(part("envs"), &ReadContext::of_text(time_zone));
+    let environments = document::environments_of(part("envs"), time_zone);
     let environments = environments.map_err(|why| error(why.to_string()))?;
     let devices = document::devices_of(part("devices"), time_zone);
     let devices = devices.map_err(|why| error(why.to_string()))?;
@@ -54,7 +54,7 @@ pub fn read_usage(content: &[u8], time_zone: &TimeZone) -> Result<Usage, StateEr
             installed: true,
             environments: environments.entries,
             devices: devices.entries,
-            left_out: environments.left_out,
+            incomplete: environments.incomplete,
             warnings,
             ..State::default()
         },

@@ -36,12 +36,6 @@ pub(super) fn parse_with<T>(
     })
 }
 
-/// The text that [`parse`] understands, even where it is damaged.
-pub(super) fn text_of(content: &[u8]) -> String {
-    let text = String::from_utf8_lossy(content);
-    without_lone_surrogates(&text).into_owned()
-}
-
 /// One entry of a list, or of an object that is keyed by its name.
 pub(super) struct Entry<'a> {
     /// The name of the entry in warnings.

@@ -13,10 +13,11 @@ use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, fchmod, fcntl_lock,
 use rustix::io::Errno;
 use rustix::process::{Flock, FlockType, fcntl_getlk, geteuid};
 
-use super::commit::FILES;
 use super::confirmed;
 use super::corrupt;
 use super::data::ProcessId;
+use super::host::FILES;
+use super::import;
 use super::leases;
 use super::queue::{MOST_OF_ONE_USER, RequestedDevices, Waiting};
 use crate::files::{self, Disk, RealDisk, is_in_place, is_leftover, is_regular};
@@ -163,7 +164,7 @@ pub(super) fn remove_leftovers(disk: &dyn Disk, directory: BorrowedFd<'_>) {
             let pid = file.strip_prefix(PREFIX).and_then(|pid| pid.parse().ok());
             pid.is_some_and(|pid| waiting(directory, pid).is_none())
         };
-        let is_new = FILES.iter().any(|name| is_leftover(file, name))
+        let is_new = FILES.iter().chain(&import::FILES).any(|name| is_leftover(file, name))
             || confirmed::is_leftover(file)
             || leases::is_leftover(file);
         if is_new || waits_no_more() {

@@ -133,7 +133,7 @@ pub const FAMILIES: &[EnforcerFamily] = &[
         name: "genv_enforcer_blind",
         kind: Kind::Gauge,
         labels: &["source"],
-        help: "1 while a source of a host shows nothing, so that nothing is done by what it would show: gpu, processes, state, or host where it does not answer at all; and while it does not show all: devices, that are not shown or of which the processes are not known, and damaged records.",
+        help: "1 while a source of a host shows nothing, so that nothing is done by what it would show: gpu, processes, state, or host where it does not answer at all; and while it does not show all: devices, that are not shown or of which the processes are not known, and records that are left out.",
         samples: |measured, out| {
             for ((hostname, source), blind) in &measured.blind {
                 out.of_host(hostname);
@@ -152,7 +152,7 @@ pub const FAMILIES: &[EnforcerFamily] = &[
         name: "genv_state_disputed_records",
         kind: Kind::Gauge,
         labels: &[],
-        help: "Records of environments that were changed otherwise than by their users, so that not all of them counts as the state files have it; absent of hosts without fresh facts.",
+        help: "Records of environments that were changed otherwise than by their users, so that not all of them counts as the state file has it; absent of hosts without fresh facts.",
         samples: |measured, out| {
             for (hostname, count) in &measured.disputed_records {
                 out.of_host(hostname);

@@ -26,7 +26,7 @@ pub(crate) struct ReadTimes {
     pub(crate) gpu_seconds: Option<f64>,
     /// The processes were read, Unix time.
     pub(crate) processes_seconds: Option<f64>,
-    /// The state files were read, Unix time.
+    /// The state was read, Unix time.
     pub(crate) state_seconds: Option<f64>,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct HostFreshness {
     pub(crate) gpu: Freshness,
     /// When they were read; empty where they are too old.
     pub(crate) read: ReadTimes,
-    /// The time of the request for the state files, before they were read, Unix time by this machine's clock.
+    /// The time of the request for the state, before it was read, Unix time by this machine's clock.
     pub(crate) state_asked_seconds: Option<f64>,
     /// What a gap between two observations may last for time to count through it.
     pub(crate) longest_gap_seconds: f64,

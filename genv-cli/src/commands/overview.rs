@@ -34,7 +34,7 @@ const UNKNOWN: &str = "?";
 
 /// The sources of values, in sentences about unknown values.
 const DRIVER: &str = "the driver does not report";
-const STATE_FILES: &str = "the state files do not show";
+const STATE: &str = "the state does not show";
 const PROC: &str = "/proc does not show";
 
 type Row = [Cell; COLUMNS.len()];
@@ -144,7 +144,7 @@ impl<'a> Overview<'a> {
             let eid = &attachment.eid;
             let environment = self.state.environments.iter().find(|it| it.eid == *eid);
             if environment.is_none() {
-                self.unknown.add(STATE_FILES, "all users", index);
+                self.unknown.add(STATE, "all users", index);
             }
             is_own |= environment.is_some_and(|it| it.uid == own_uid());
             users.push(environment.map_or_else(|| UNKNOWN.to_owned(), |it| self.users.name(it.uid)));
@@ -153,7 +153,7 @@ impl<'a> Overview<'a> {
         }
         let starts = device.attachments.iter();
         let starts = starts.map(|it| it.attached_timestamp_seconds);
-        let since = self.since(index, starts, STATE_FILES, "all times of attachment");
+        let since = self.since(index, starts, STATE, "all times of attachment");
         let style = |cell: Cell| if is_own { cell.style(OWN) } else { cell };
         [style(listed(users)), style(listed(names)), since]
     }
@@ -295,7 +295,7 @@ fn listed(names: Vec<String>) -> Cell {
     Cell::foreign(&different.join(", "))
 }
 
-/// The memory of a device, whose total the state files may have too.
+/// The memory of a device, whose total the state may have too.
 fn memory_cell(memory: Option<DeviceMemory>, total: Option<MemoryAmount>) -> Cell {
     let total = memory.map(|it| it.total_bytes).or(total.map(MemoryAmount::bytes));
     Cell::own(used_of_total(memory.map(|it| it.used_bytes), total)).right()

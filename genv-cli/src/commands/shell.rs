@@ -121,7 +121,7 @@ fn prompt() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs [`resume`], and prints the notices about the state files.
+/// Runs [`resume`], and prints the notices about the state.
 fn resumed(caller: Caller, purpose: ResumePurpose) -> Result<Resumed, ResumeError> {
     let options = SourceOptions::default().or_from_environment();
     let mut store = options.map_or_else(

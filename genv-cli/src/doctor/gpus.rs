@@ -20,7 +20,7 @@ const ROUNDING_BYTES: u64 = 1 << 20;
 /// A driver whose GPUs are initialized answers faster.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// Checks the GPUs and `devices.json`.
+/// Checks the GPUs and the recorded devices.
 pub(super) fn examine(machine: &mut Machine, state: &State) -> Vec<Check> {
     const NAME: &str = "GPUs";
     let asked = Instant::now();
@@ -87,11 +87,11 @@ fn lost(sample: &GpuSample) -> Vec<String> {
     lost.map(|device| device.index.to_string()).collect()
 }
 
-/// Checks that `devices.json` has the present devices.
+/// Checks that the state has the present devices.
 fn agreement(state: &State, found: &Inventory) -> Check {
-    const NAME: &str = "devices.json";
+    const NAME: &str = "recorded devices";
     if state.devices.is_empty() {
-        return Check::ok(NAME, "it has no devices yet: the first 'genv devices' adds them");
+        return Check::ok(NAME, "there are none yet: the first 'genv devices' adds them");
     }
     let known: BTreeMap<u32, Option<MemoryAmount>> =
         state.devices.iter().map(|it| (it.index, it.total_memory)).collect();
@@ -110,11 +110,11 @@ fn agreement(state: &State, found: &Inventory) -> Check {
     let gone = known.keys().filter(|index| !found.contains_key(index));
     differences.extend(gone.map(|index| format!("device {index} is gone")));
     if differences.is_empty() {
-        return Check::ok(NAME, "it lists the present devices");
+        return Check::ok(NAME, "they are the present devices");
     }
     Check::warn(
         NAME,
-        format!("it is not up to date: {}", differences.join(", ")),
+        format!("they are not up to date: {}", differences.join(", ")),
         "attaching corrects it; 'genv devices --reset' removes devices that are gone, and detaches all devices",
     )
 }

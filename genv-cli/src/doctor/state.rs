@@ -24,7 +24,7 @@ const ALL_RIGHTS: u32 = 0o777;
 const READ_WRITE_FOR_ALL: u32 = 0o666;
 
 /// Files that all users change.
-const FILES: [&str; 4] = ["envs.json", "devices.json", "genv-members.json", "genv.lock"];
+const FILES: [&str; 3] = ["state.json", "state-copy.json", "genv.lock"];
 
 pub(super) fn directory(path: &Path) -> Vec<Check> {
     const NAME: &str = "state directory";
@@ -140,7 +140,7 @@ pub(super) fn files(machine: &Machine) -> (Option<State>, Vec<Check>) {
             format!("find the cause of the damage, then remove them from {}", directory.display()),
         ));
     }
-    // Reads the files directly: `Machine` would return the undamaged part of a file.
+    // Reads the file directly: `Machine` would return the copy of a damaged file.
     let state = match StateDirectory::new(&directory).read() {
         Ok(state) => state,
         Err(error) => {
@@ -150,7 +150,7 @@ pub(super) fn files(machine: &Machine) -> (Option<State>, Vec<Check>) {
         }
     };
     checks.extend(state.warnings.iter().map(|warning| {
-        let remedy = "the next change removes the damaged part, and keeps a copy of the file";
+        let remedy = "the next change goes on without what is left out";
         Check::warn(NAME, warning, remedy)
     }));
     if checks.is_empty() {

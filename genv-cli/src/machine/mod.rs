@@ -29,7 +29,7 @@ use gpus::SharedGpus;
 pub(crate) struct Machine {
     store: StateStore,
     gpus: SharedGpus,
-    /// The printed notices about the state files.
+    /// The printed notices about the state.
     notices: BTreeSet<String>,
 }
 

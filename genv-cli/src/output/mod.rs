@@ -1,6 +1,6 @@
 //! Output: tables for people, CSV and JSON for programs.
 //!
-//! Values such as the name of an environment can be any text, since all users may write to the state files. Tables escape
+//! Values such as the name of an environment can be any text, since all users may write to the state. Tables escape
 //! control characters. CSV and JSON have unchanged texts, as in genv 1.4.3. Its CSV has no quotes: a script should query one
 //! such column at a time.
 

@@ -143,7 +143,7 @@ fn has_ended(directory: &Path, eid: &str) -> bool {
 
 fn disputed(eid: &str) -> String {
     format!(
-        "the state files do not have your environment {} any more, and no command of yours or of root ended it: this shell \
+        "the state does not have your environment {} any more, and no command of yours or of root ended it: this shell \
                  keeps its variables. 'genv envs' lists the environments, 'genv deactivate' leaves this one",
         eid.escape_debug()
     )

@@ -1,12 +1,7 @@
 //! Environments of a scenario.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use genv_core::model::MemoryAmount;
-use genv_core::state::{
-    AttachmentState, DeviceState, EnvironmentState, MemberState, OtherRecords, State, StateError, StateSource,
-};
+use genv_core::state::{AttachmentState, DeviceState, EnvironmentState, MemberState, State, StateError, StateSource};
 
 use super::Stage;
 use crate::definition::Device;
@@ -59,21 +54,16 @@ impl StateSource for SimulatedState {
                     gpu_memory: environment.gpu_memory_bytes.map(MemoryAmount::from_bytes),
                     members: environment.pids.iter().map(|pid| MemberState::from(*pid)).collect(),
                     kernel_ids: environment.kernel_ids.clone(),
+                    context_seconds: None,
                 })
                 .collect(),
-            recorded: OtherRecords::default(),
-            queue: Vec::new(),
-            refused_requests: 0,
             leases: environments
                 .iter()
                 .filter_map(|(environment, created)| {
                     Some((environment.eid.clone(), created + environment.lease_seconds?))
                 })
                 .collect(),
-            kernels_not_found: BTreeMap::new(),
-            incomplete: false,
-            left_out: Arc::default(),
-            warnings: Vec::new(),
+            ..State::default()
         })
     }
 }

@@ -144,7 +144,7 @@ const CYCLES_BETWEEN_STATS: u32 = 8;
 
 pub(crate) struct Files {
     processes: Vec<Process>,
-    state: Vec<PathBuf>,
+    state: PathBuf,
     /// The file whose length is the number of refused requests.
     refused: PathBuf,
 }
@@ -170,7 +170,7 @@ impl Files {
         let processes = processes.into_iter().map(Process::open);
         Ok(Self {
             processes: processes.collect::<Result<_>>()?,
-            state: ["envs.json", "devices.json"].map(|name| state_directory.join(name)).to_vec(),
+            state: state_directory.join("state.json"),
             refused: state_directory.join("genv-refused"),
         })
     }
@@ -178,10 +178,8 @@ impl Files {
     /// Reads what a collection reads in a cycle. How many bytes there were.
     pub(crate) fn read(&mut self, cycle: u32, buffer: &mut Vec<u8>) -> Result<usize> {
         let mut bytes = 0;
-        for file in &self.state {
-            buffer.clear();
-            bytes += File::open(file)?.read_to_end(buffer)?;
-        }
+        buffer.clear();
+        bytes += File::open(&self.state)?.read_to_end(buffer)?;
         // The length of the file is all that is read of it. Without refused requests there is none.
         let _ = fs::metadata(&self.refused);
         // Whether the mount hides processes.

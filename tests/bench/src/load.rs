@@ -9,6 +9,7 @@ use genv_tests::exporter::Exporter;
 use genv_tests::nvml_sim::Simulation;
 use genv_tests::process::Sleeper;
 use genv_tests::state::{self, Environment};
+use serde_json::{Value, json};
 
 pub(crate) const DEVICES: usize = 8;
 pub(crate) const ENVIRONMENTS: usize = 100;
@@ -72,7 +73,8 @@ impl Load {
             pids: vec![pid],
             devices: vec![number % DEVICES],
             gpu_memory: Some("1gi"),
-        })
+        })?;
+        write_as_before(folder)
     }
 
     /// Writes the state of these environments, of a number and the pid of its first process.
@@ -116,4 +118,28 @@ pub(crate) fn sleep_in_environment(process: usize) -> Command {
         .env("CUDA_VISIBLE_DEVICES", "0")
         .env("GENV_ENVIRONMENT_ID", format!("e{}", process % ENVIRONMENTS));
     command
+}
+
+/// Writes a state also as the versions before `state.json` read it; others ignore these files.
+fn write_as_before(folder: &Path) -> Result<()> {
+    const TIME: &str = "20/11/2026 12:00:00";
+    let state = state::read(folder)?;
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let environments = list(&state["environments"]).into_iter().map(|it| {
+        let pids: Vec<Value> = list(&it["members"]).iter().map(|member| member["pid"].clone()).collect();
+        json!({"eid": it["eid"], "uid": it["uid"], "creation": TIME, "username": it["username"], "pids": pids,
+            "config": {"name": null, "gpu_memory": it["gpu_memory"], "gpus": null}, "kernel_ids": []})
+    });
+    let devices = list(&state["devices"]).into_iter().map(|it| {
+        let attachments = list(&it["attachments"]).into_iter();
+        let attachments =
+            attachments.map(|it| json!({"eid": it["eid"], "gpu_memory": it["gpu_memory"], "time": TIME}));
+        json!({"index": it["index"], "total_memory": it["total_memory"], "attachments": attachments.collect::<Vec<_>>()})
+    });
+    let environments = json!({ "envs": environments.collect::<Vec<_>>() });
+    let devices = json!({ "devices": devices.collect::<Vec<_>>() });
+    for (name, content) in [("envs.json", environments), ("devices.json", devices)] {
+        std::fs::write(folder.join(name), content.to_string())?;
+    }
+    Ok(())
 }

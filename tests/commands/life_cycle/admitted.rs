@@ -1,4 +1,4 @@
-//! Which processes may become members of an environment, and who may change one whose record was lost.
+//! Which processes may become members of an environment, and who may change one.
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;
@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::process::{self, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use anyhow::{Context as _, Result, ensure};
-use genv_core::proc::{in_initial_pid_namespace, is_kernel_thread};
+use anyhow::{Result, ensure};
+use genv_core::proc::is_kernel_thread;
 use genv_tests::enforcer::process_of_another;
 use genv_tests::patience::{DRIVER_PATIENCE, output, until};
 use genv_tests::process::{Orphan, Running, Sleeper, shared_folder};
@@ -60,32 +60,20 @@ impl Machine {
         Ok(String::from_utf8(done.stdout)?)
     }
 
-    /// Fails unless each command that would change the environment e1 is refused for [`BOB`] with these words.
-    fn keeps_e1(&self, words: &str) -> Result<()> {
-        let refused = "devices detach --eid e1|devices detach --eid e1 --index 0|devices --reset|envs --reset|\
-            exec --eid e1 -- true|envs activate --eid e1 --uid BOB --kernel-id k|devices --no-cleanup detach --eid e1";
-        for command in refused.split('|') {
-            let line = format!("genv {}", command.replace("BOB", &BOB.to_string()));
-            self.refuses(BOB, &line, words)?;
-            let held = self.succeeds(Some(BOB), "genv devices find --eid e1")?;
-            ensure!(held == "0,1\n", "{line}: {held}");
-        }
-        Ok(())
-    }
-
-    /// Fails unless the line is refused with these words, and changes no environment.
+    /// Fails unless the line is refused with these words, and changes nothing.
     fn refuses(&self, user: u32, line: &str, words: &str) -> Result<()> {
-        let before = self.environments();
+        let before = self.content();
         let done = self.run(Some(user), line)?;
         let said = String::from_utf8_lossy(&done.stderr);
         ensure!(done.status.code() == Some(1), "{line}: {done:?}");
         ensure!(said.contains(words), "{line}: {said}");
-        ensure!(self.environments() == before, "{line}");
+        ensure!(self.content() == before, "{line}");
         Ok(())
     }
 
-    fn environments(&self) -> String {
-        fs::read_to_string(self.state().join("envs.json")).unwrap_or_default()
+    /// The content of the state.
+    fn content(&self) -> String {
+        fs::read_to_string(self.state().join(state::FILE)).unwrap_or_default()
     }
 
     pub(crate) fn sleeper(&self, user: u32) -> Result<Sleeper> {
@@ -124,16 +112,16 @@ fn a_process_of_another_user_becomes_no_member() -> Result<()> {
     };
     machine.refuses(user, &call(other, "genv activate --id e1"), &words)?;
     machine.refuses(user, &call(other, "genv activate"), &words)?;
-    let before = machine.environments();
+    let before = machine.content();
     machine.run(Some(user), &call(other, "GENV_ENVIRONMENT_ID=e1 genv shell --join"))?;
-    ensure!(machine.environments() == before);
+    ensure!(machine.content() == before);
     if is_root() {
         // A command of another user does not take the process out either.
         let leave = call(own.pid(), "GENV_ENVIRONMENT_ID=e1 genv deactivate");
         machine.run(Some(BOB), &leave)?;
-        ensure!(machine.environments() == before);
+        ensure!(machine.content() == before);
         machine.succeeds(None, &add(bobs.pid()))?;
-        ensure!(machine.environments().contains(&bobs.pid().to_string()));
+        ensure!(machine.content().contains(&format!("\"pid\":{},", bobs.pid())));
     }
     Ok(())
 }
@@ -169,89 +157,14 @@ impl Machine {
         job.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let genv = Running::spawn(&mut job)?;
         let mut command = 0;
-        // Of the files that change, envs.json is written last.
+        // The copy is written last.
         until("the job has its devices", || {
             command = genv_tests::process::children(genv.id()).pop().unwrap_or_default();
-            Ok(self.environments().contains(&format!("        {command}\n")))
+            let copy = fs::read_to_string(self.state().join(state::COPY)).unwrap_or_default();
+            Ok(copy.contains(&format!("\"pid\":{command},")))
         })?;
         Ok(Job { command: Orphan(command), _genv: genv })
     }
-}
-
-#[test]
-fn a_lost_environment_is_restored_by_its_user_and_by_root_alone() -> Result<()> {
-    for by_root in [false, true] {
-        let machine = Machine::new()?;
-        let restorer = (!by_root).then_some(machine.user);
-        let job = machine.job()?;
-        fs::remove_file(machine.state().join("envs.json"))?;
-        if is_root() {
-            machine.succeeds(Some(BOB), "genv exec --gpus 1 -- true")?;
-            ensure!(!machine.environments().contains("\"e1\""), "{}", machine.environments());
-        }
-        let before = machine.environments();
-        let query = "genv envs query --query eid uid pids config.name config.gpus";
-        let listed = machine.succeeds(restorer, query)?;
-        let record = format!("e1,{},{},training,2\n", machine.user, job.command.0);
-        ensure!(listed == record, "{listed}");
-        ensure!(machine.environments() == before);
-        machine.succeeds(restorer, "genv envs config --eid e1 name --name again")?;
-        ensure!(machine.environments().contains("\"e1\""));
-        let held = machine.succeeds(None, "genv devices find --eid e1")?;
-        ensure!(held == "0,1\n", "{held}");
-    }
-    Ok(())
-}
-
-#[test]
-fn a_restored_environment_without_devices_gets_those_that_its_process_sees_and_that_are_free() -> Result<()> {
-    let machine = Machine::new()?;
-    let job = machine.job()?;
-    let own = machine.sleeper(machine.user)?;
-    let path = machine.state().join("devices.json");
-    let content = fs::read_to_string(&path)?;
-    // Another one has the second device meanwhile.
-    fs::write(&path, content.replacen("\"e1\"", "\"gone\"", 1).replacen("\"e1\"", "\"e2\"", 1))?;
-    fs::remove_file(machine.state().join("envs.json"))?;
-    let e2 = Environment::new("e2", machine.user, own.pid(), &[1]);
-    let scratch = tempfile::tempdir()?;
-    state::write(scratch.path(), 4, &[e2])?;
-    let e2 = fs::read_to_string(scratch.path().join("envs.json"))?;
-    // Cut off: the record of e2 is whole, and that of e1 is lost.
-    let cut = e2.rfind(']').context("a list")?;
-    fs::write(machine.state().join("envs.json"), &e2[..cut])?;
-    // On a busy machine a command may give up reading the job's environ; the next change finds its devices.
-    until("its environment has the device that is free", || {
-        machine.succeeds(Some(machine.user), "genv envs config --eid e1 name --name again")?;
-        let held = machine.succeeds(None, "genv devices find --eid e1")?;
-        ensure!(["\n", "0\n"].contains(&held.as_str()), "it has {held}");
-        Ok(held == "0\n")
-    })?;
-    drop(job);
-    Ok(())
-}
-
-#[test]
-fn a_lost_environment_whose_start_does_not_agree_is_not_restored() -> Result<()> {
-    let machine = Machine::new()?;
-    let job = machine.job()?;
-    fs::remove_file(machine.state().join("envs.json"))?;
-    let path = machine.state().join("genv-members.json");
-    let content = fs::read_to_string(&path)?;
-    fs::write(&path, content.replace("\"start_time_ticks\": ", "\"start_time_ticks\": 1"))?;
-    // Without a driver it is not known whether a process that names the environment works on the devices.
-    machine.succeeds(Some(machine.user), "genv exec --eid e2 --gpus 2 -- true")?;
-    ensure!(!machine.environments().contains("\"e1\""), "{}", machine.environments());
-    drop(job);
-    let all = "genv exec --eid e3 --gpus 4 -- true";
-    if !in_initial_pid_namespace() {
-        // Processes that genv does not see may be in the lost environment.
-        let refused = machine.run(Some(machine.user), all)?;
-        ensure!(refused.status.code() == Some(4), "{refused:?}");
-        machine.succeeds(Some(machine.user), "genv devices detach --eid e1")?;
-    }
-    machine.succeeds(Some(machine.user), all)?;
-    Ok(())
 }
 
 #[test]
@@ -263,7 +176,6 @@ fn only_its_user_and_root_change_an_environment() -> Result<()> {
     let write = || state::write(&state, 4, &[Environment::new("e1", OWNER, member.pid(), &[0])]);
     let line = |line: &str| format!("genv {}", line.replace("PID", &member.pid().to_string()));
     write()?;
-    let before = fs::read(state.join("devices.json"))?;
     let other = if is_root() { BOB } else { machine.user };
     let refused = "devices detach --eid e1|devices detach --eid e1 --index 0|devices attach --eid e1 --count 0|\
         devices attach --eid e1 --index 1 -o|devices --reset|envs --reset|envs config --eid e1 gpus --count 0|\
@@ -271,7 +183,6 @@ fn only_its_user_and_root_change_an_environment() -> Result<()> {
         envs activate --eid e2 --uid 54321 --pid PID";
     for command in refused.split('|') {
         machine.refuses(other, &line(command), "the user 54321: only this user and root may do so")?;
-        ensure!(fs::read(state.join("devices.json"))? == before, "{command}");
     }
     if is_root() {
         let allowed = "devices attach --eid e1 --count 2|devices detach --eid e1|\
@@ -282,46 +193,5 @@ fn only_its_user_and_root_change_an_environment() -> Result<()> {
         write()?;
         ensure!(machine.succeeds(None, "genv devices detach --eid e1")? == "\n");
     }
-    Ok(())
-}
-
-#[test]
-fn only_its_user_and_root_change_an_environment_whose_record_was_lost() -> Result<()> {
-    for by_root in [false, true] {
-        let machine = Machine::new()?;
-        let user = machine.user;
-        let job = machine.job()?;
-        fs::remove_file(machine.state().join("envs.json")).context("no envs.json")?;
-        if is_root() {
-            machine.keeps_e1("none of its living processes is yours")?;
-        }
-        let changer = (!by_root).then_some(user);
-        machine.succeeds(changer, "genv devices detach --eid e1")?;
-        let all = "genv exec --gpus 4 -- printenv CUDA_VISIBLE_DEVICES";
-        ensure!(machine.succeeds(Some(user), all)? == "0,1,2,3\n");
-        drop(job);
-    }
-    Ok(())
-}
-
-#[test]
-fn an_environment_without_a_record_and_a_shell_keeps_its_devices_for_its_user() -> Result<()> {
-    if !is_root() {
-        return Ok(());
-    }
-    let machine = Machine::new()?;
-    let user = machine.user;
-    let shell = machine.sleeper(user)?;
-    machine.succeeds(Some(user), &format!("genv envs activate --eid e1 --uid {user} --pid {}", shell.pid()))?;
-    machine.succeeds(Some(user), "genv devices attach --eid e1 --count 2")?;
-    let mut job = machine.sh(Some(user), "exec sleep 1000");
-    let job = Sleeper::spawn(job.env("GENV_ENVIRONMENT_ID", "e1"))?;
-    fs::remove_file(machine.state().join("envs.json"))?;
-    drop(shell);
-    machine.succeeds(Some(BOB), "genv exec --gpus 1 -- true")?;
-    machine.keeps_e1(&format!("of the user {user}: only this user and root may do so"))?;
-    machine.succeeds(Some(user), "genv devices detach --eid e1")?;
-    machine.succeeds(Some(user), "genv exec --gpus 4 -- true")?;
-    drop(job);
     Ok(())
 }

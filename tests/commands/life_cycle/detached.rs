@@ -35,7 +35,7 @@ fn a_job_has_an_environment_of_its_own_that_ends_with_it() -> Result<()> {
     let running = jobs(&account)?;
     assert_eq!(running[0]["state"], "running");
     assert_eq!(running[0]["devices"], serde_json::json!([0, 1]));
-    let environments = listed(&account, "envs.json", "envs")?;
+    let environments = listed(&account, "environments")?;
     assert_eq!(environments[0]["eid"], running[0]["eid"]);
     fs::write(account.home().join("go"), "")?;
     for which in [&["wait"][..], &["wait", "1"], &["wait", "train"]] {
@@ -45,7 +45,7 @@ fn a_job_has_an_environment_of_its_own_that_ends_with_it() -> Result<()> {
     assert_eq!(printed, "0,1\nwell\n");
     let (_, table, _) = run(&account, &["jobs"])?;
     ensure!(table.contains("train  exit 7"), "{table}");
-    ensure!(listed(&account, "envs.json", "envs")?.is_empty());
+    ensure!(listed(&account, "environments")?.is_empty());
     Ok(())
 }
 
@@ -62,7 +62,7 @@ fn what_cannot_be_started_is_no_job() -> Result<()> {
         ensure!(ended == code && printed.is_empty() && stderr.contains(part), "{words:?}: {ended} {printed} {stderr}");
     }
     ensure!(jobs(&account)?.is_empty());
-    ensure!(listed(&account, "envs.json", "envs").unwrap_or_default().is_empty());
+    ensure!(listed(&account, "environments").unwrap_or_default().is_empty());
     for command in ["logs", "wait", "stop"] {
         let (code, _, stderr) = run(&account, &[command, "1"])?;
         ensure!(code == 1 && stderr.contains("there is no job 1"), "{stderr}");
@@ -85,7 +85,7 @@ fn a_job_is_stopped_by_sigterm_and_then_by_sigkill() -> Result<()> {
     assert_eq!(codes, [Some(3), Some(137)]);
     ensure!(run(&account, &["logs", "1"])?.1.contains("saved"));
     ensure!(run(&account, &["stop", "1"])?.2.contains("has ended already"));
-    ensure!(listed(&account, "envs.json", "envs")?.is_empty());
+    ensure!(listed(&account, "environments")?.is_empty());
     Ok(())
 }
 

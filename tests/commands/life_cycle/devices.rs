@@ -116,7 +116,7 @@ fn invented_devices_and_real_ones_are_never_in_one_state() -> Result<()> {
         let account = Account::new()?;
         let (code, said) = run(&account, first, "genv exec --gpus 1 -- true")?;
         ensure!(code == Some(0), "{said}");
-        let files = || fs::read(account.state().join("devices.json"));
+        let files = || fs::read(account.state().join(state::FILE));
         let before = files()?;
         for line in ["genv exec --gpus 1 -- true", "genv devices --reset"] {
             let (code, said) = run(&account, !first, line)?;

@@ -8,8 +8,11 @@ use genv_tests::enforcer::is_alive;
 use genv_tests::patience::{Lines, ended, output, until};
 use genv_tests::process::{Orphan, Running, signal};
 use genv_tests::shell::{Account, Shell};
+use genv_tests::state;
 use rustix::process::Signal;
 use serde_json::Value;
+
+use crate::life_cycle::members::listed;
 
 /// A machine with four devices, of which these processes use the first.
 pub(crate) fn driver(account: &Account, pids: &[u32]) -> Result<()> {
@@ -81,9 +84,8 @@ fn a_job_on_a_device_keeps_its_environment_when_the_shell_ends() -> Result<()> {
             ensure!(printed(&account, others, 0)? == "1,2,3\n", "{start}");
         }
         printed(&account, "genv exec --gpus 4 -- true", 4)?;
-        // It is a member, as genv 1.x has to find one.
-        let envs = fs::read_to_string(account.state().join("envs.json"))?;
-        ensure!(envs.contains(&format!("        {}\n", job.0)), "{envs}");
+        let environments = listed(&account, "environments")?;
+        ensure!(state::member_pids(&environments[0]).contains(&job.0.into()), "{environments:?}");
         signal(job.0, Signal::KILL)?;
         let all = "genv exec --gpus 4 -- printenv CUDA_VISIBLE_DEVICES";
         until("the devices are free", || Ok(printed(&account, all, 0).is_ok()))?;
@@ -100,8 +102,8 @@ fn a_process_that_a_command_recorded_keeps_no_device_without_a_context() -> Resu
         let account = Account::new()?;
         driver(&account, &[])?;
         let agent = leave_behind_after(&account, "setsid JOB &", "exec sleep 1000", &last)?;
-        let envs = fs::read_to_string(account.state().join("envs.json"))?;
-        ensure!(envs.contains(&format!("        {}\n", agent.0)), "{last}: {envs}");
+        let environments = listed(&account, "environments")?;
+        ensure!(state::member_pids(&environments[0]).contains(&agent.0.into()), "{last}: {environments:?}");
         let all = "genv exec --gpus 4 -- printenv CUDA_VISIBLE_DEVICES";
         ensure!(printed(&account, all, 0)? == "0,1,2,3\n", "{last}");
         ensure!(printed(&account, "genv envs --no-header", 0)?.is_empty());
@@ -274,8 +276,8 @@ fn exec_ends_its_environment_with_its_command_and_names_what_works_on_its_device
         ensure!(is_alive(job.0));
         driver(&account, &[job.0])?;
         ensure!(printed(&account, "genv devices find --eid e1", 0)?.trim().is_empty());
-        let state = fs::read_to_string(account.home().join("state/envs.json")).unwrap_or_default();
-        ensure!(!state.contains("e1"), "{state}");
+        let environments = listed(&account, "environments")?;
+        ensure!(environments.is_empty(), "{environments:?}");
     }
     Ok(())
 }

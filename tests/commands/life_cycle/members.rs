@@ -4,14 +4,14 @@ use anyhow::{Context as _, Result, ensure};
 use genv_tests::enforcer::process_of_another;
 use genv_tests::process::Sleeper;
 use genv_tests::shell::{Account, Shell, first_eid};
+use genv_tests::state::{self, Environment};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use serde_json::Value;
 
-/// What a file of the state lists.
-pub(crate) fn listed(account: &Account, file: &str, key: &str) -> Result<Vec<Value>> {
-    let content = std::fs::read(account.state().join(file))?;
-    let mut document: Value = serde_json::from_slice(&content)?;
-    serde_json::from_value(document[key].take()).context("no list")
+/// A list of the state.
+pub(crate) fn listed(account: &Account, key: &str) -> Result<Vec<Value>> {
+    let mut state = state::read(&account.state())?;
+    serde_json::from_value(state[key].take()).context("no list")
 }
 
 #[test]
@@ -19,15 +19,12 @@ fn a_pid_that_names_another_users_environment_does_not_keep_a_shell_from_its_own
     let account = Account::new()?;
     let (other, member, _process) = process_of_another()?;
     // The shell's pid is not known before it runs: it writes the state itself.
-    let state = serde_json::json!({"envs": [{
-        "eid": first_eid("PID"), "uid": other, "creation": "20/11/2026 12:00:00", "username": "bob",
-        "config": {"name": null, "gpu_memory": null, "gpus": null}, "pids": [member], "kernel_ids": [],
-    }]});
+    let environment = Environment::new(&first_eid("PID"), other, member, &[]);
+    state::write(&account.home().join("template"), 4, &[environment])?;
     std::fs::create_dir_all(account.state())?;
-    std::fs::write(account.home().join("template"), state.to_string())?;
     let lines = [
         Shell::Bash.setup(),
-        "sed s/PID/$$/ ~/template > $GENV_TMPDIR/envs.json; echo $$",
+        "sed s/PID/$$/ ~/template/state.json > $GENV_TMPDIR/state.json; echo $$",
         "genv activate",
         "echo $GENV_ENVIRONMENT_ID",
     ]
@@ -47,11 +44,11 @@ fn an_environment_ends_with_its_last_shell_even_if_that_does_not_deactivate() ->
         // The second one gets all devices, since the first has ended.
         let (code, _, said) = account.script("bash", &[], &script)?;
         ensure!(code == 0, "{said}");
-        ensure!(listed(&account, "envs.json", "envs")?.len() == 1);
+        ensure!(listed(&account, "environments")?.len() == 1);
     }
     // A look removes it: later processes of the user cannot make its end doubtful to others.
     account.script("bash", &[], "genv devices")?;
-    ensure!(listed(&account, "envs.json", "envs")?.is_empty());
+    ensure!(listed(&account, "environments")?.is_empty());
     Ok(())
 }
 

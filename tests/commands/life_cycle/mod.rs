@@ -7,6 +7,7 @@ mod damaged;
 mod detached;
 mod devices;
 mod hindered;
+mod import;
 mod jobs;
 mod leases;
 mod members;

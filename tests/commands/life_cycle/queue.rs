@@ -117,7 +117,7 @@ fn the_queue_shows_who_waits_for_what_since_when() -> Result<()> {
     ensure!((now - 60..=now).contains(&since), "{since} at {now}");
     holder.ends()?;
     large.runs()?;
-    let environment = listed(&account, "envs.json", "envs")?.remove(0);
+    let environment = listed(&account, "environments")?.remove(0);
     let eid = environment["eid"].as_str().context("no id")?;
     let (_, status, _) = run_with(&account, &[("GENV_ENVIRONMENT_ID", eid)], &["status"])?;
     let first = format!("(process {}) and 1 other wait in the queue", small.child.id());
@@ -128,7 +128,7 @@ fn the_queue_shows_who_waits_for_what_since_when() -> Result<()> {
 }
 
 fn queue_is_empty(account: &Account) -> Result<bool> {
-    Ok(listed(account, "genv-members.json", "queue")?.is_empty())
+    Ok(listed(account, "queue")?.is_empty())
 }
 
 #[test]
@@ -140,14 +140,14 @@ fn who_came_first_is_served_first() -> Result<()> {
     let first = format!("(process {}) and 1 other wait", large.child.id());
     ensure!(code == 4 && said.contains(&first), "{code} {said}");
     // Nor by attaching from outside.
-    let holders = listed(&account, "envs.json", "envs")?.remove(0);
+    let holders = listed(&account, "environments")?.remove(0);
     let attach = ["devices", "attach", "--count=3", "--eid", holders["eid"].as_str().context("no id")?];
     ensure!(run(&account, &attach)?.0 == 4);
     ensure!(run(&account, &["exec", "-o", "--gpus=1", "--", "true"])?.0 == 0);
     holder.ends()?;
     large.runs()?;
     // All devices are taken until the first ends.
-    let environments = listed(&account, "envs.json", "envs")?;
+    let environments = listed(&account, "environments")?;
     ensure!(environments.len() == 1, "{environments:?}");
     large.ends()?;
     small.runs()?;
@@ -187,10 +187,10 @@ fn a_request_passes_those_that_it_does_not_delay() -> Result<()> {
 /// Puts a process into the queue, as every user may who can write the file.
 fn forge(account: &Account, pid: u32) -> Result<()> {
     let start = target("here", pid)?.start_time_ticks;
-    let path = account.state().join("genv-members.json");
-    let mut members: Value = serde_json::from_slice(&std::fs::read(&path)?)?;
-    members["queue"] = json!([{"pid": pid, "start_time_ticks": start}]);
-    Ok(std::fs::write(path, members.to_string())?)
+    state::edit(&account.state(), |it| {
+        it["queue"] = json!([{"pid": pid, "start_time_ticks": start}]);
+        Ok(())
+    })
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn nobody_waits_for_a_shell_that_was_killed() -> Result<()> {
     let account = Account::new()?;
     let holder = Job::start(&account, &["--gpus=4"])?;
     holder.runs()?;
-    let devices = listed(&account, "devices.json", "devices")?;
+    let devices = listed(&account, "devices")?;
     let setup = Shell::Bash.setup();
     for command in ["genv activate --gpus 1 --wait", "genv activate; genv attach --count 1 --wait"] {
         let mut shell = account.command("bash")?;
@@ -290,7 +290,7 @@ fn nobody_waits_for_a_shell_that_was_killed() -> Result<()> {
         shell.kill()?;
         shell.wait()?;
         until("it has left the queue", || queue_is_empty(&account))?;
-        let now = listed(&account, "devices.json", "devices")?;
+        let now = listed(&account, "devices")?;
         ensure!(now == devices, "{command}: {now:?}");
     }
     Ok(())
@@ -303,11 +303,7 @@ fn an_environment_stays_as_it_was_if_the_shell_that_joins_it_is_gone() -> Result
     let environment = Environment::new("e", rustix::process::getuid().as_raw(), member.pid(), &[0, 1]);
     state::write(&account.state(), 4, &[environment])?;
     run(&account, &["exec", "--", "true"])?;
-    let files = || {
-        let read = |name| std::fs::read_to_string(account.state().join(name));
-        Ok::<_, std::io::Error>([read("envs.json")?, read("devices.json")?])
-    };
-    let before = files()?;
+    let before = state::read(&account.state())?;
     for flags in ["--name new --no-attach", "--gpus 1", "--gpus 3 --gpu-memory 4g"] {
         let (reader, writer) = pipe()?;
         drop(reader);
@@ -322,7 +318,8 @@ fn an_environment_stays_as_it_was_if_the_shell_that_joins_it_is_gone() -> Result
         ensure!(status.code() == Some(1), "{flags}: {status}");
         let said = said.next_line()?;
         ensure!(said.contains("it does not listen"), "{flags}: {said}");
-        ensure!(files()? == before, "{flags}: {:?}", files()?);
+        let after = state::read(&account.state())?;
+        ensure!(after == before, "{flags}: {after:#}");
     }
     Ok(())
 }

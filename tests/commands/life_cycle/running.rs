@@ -8,6 +8,7 @@ use genv_tests::enforcer::is_alive;
 use genv_tests::patience::{Lines, ended, output, until};
 use genv_tests::process::signal;
 use genv_tests::shell::{Account, Shell};
+use genv_tests::state;
 use rustix::process::Signal;
 
 use crate::life_cycle::members::listed;
@@ -57,7 +58,7 @@ fn the_exit_code_is_the_commands() -> Result<()> {
     }
     // The last shell has not left its environment.
     run(&account, &["exec", "--", "true"])?;
-    ensure!(listed(&account, "envs.json", "envs")?.is_empty());
+    ensure!(listed(&account, "environments")?.is_empty());
     Ok(())
 }
 
@@ -82,7 +83,7 @@ fn the_command_has_its_environment_and_no_more_than_that() -> Result<()> {
     let path = printed.lines().last().context("no PATH")?;
     ensure!(path.starts_with(&format!("{}:", shims.display())), "{path}");
     // It ended with its command.
-    ensure!(listed(&account, "envs.json", "envs")?.is_empty());
+    ensure!(listed(&account, "environments")?.is_empty());
     Ok(())
 }
 
@@ -112,7 +113,7 @@ fn the_command_keeps_its_devices_when_genv_is_killed() -> Result<()> {
     let printed = Lines::of(child.stdout.take().context("no stdout")?);
     let command: u32 = printed.next_line()?.parse()?;
     until("the command is the member of its environment", || {
-        Ok(listed(&account, "envs.json", "envs")?[0]["pids"] == serde_json::json!([command]))
+        Ok(state::member_pids(&listed(&account, "environments")?[0]) == [u64::from(command)])
     })?;
     signal(child.id(), Signal::KILL)?;
     ensure!(ended(&mut child)?.signal() == Some(9));

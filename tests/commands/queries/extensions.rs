@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::process::program;
+use genv_tests::state;
 use regex::Regex;
 use serde_json::Value;
 
@@ -59,7 +60,7 @@ fn jupyterlab_is_answered() -> Result<()> {
     assert_eq!(watched()?, 1);
     fs::remove_file(lab.folder().join("jupyter/kernel-0123-abcd.json"))?;
     assert_eq!(watched()?, 0);
-    ensure!(fs::read_to_string(lab.state().join("envs.json"))?.contains("0123-abcd"));
+    ensure!(fs::read_to_string(lab.state().join(state::FILE))?.contains("0123-abcd"));
     all(&lab, &[("envs find --kernel-id 0123-abcd", "")])
 }
 

@@ -8,15 +8,9 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use genv_tests::patience::{DRIVER_PATIENCE, output};
 use genv_tests::process::program;
+use genv_tests::state::{self, CREATED_SECONDS};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-/// 2026-11-20T12:00:00Z as genv writes it to its state: in the zone of the machine.
-fn time() -> String {
-    let zone = genv_core::model::machine_time_zone();
-    let time = "2026-11-20T12:00:00Z".parse::<jiff::Timestamp>().unwrap_or_default();
-    time.to_zoned(zone).strftime("%d/%m/%Y %H:%M:%S").to_string()
-}
 
 pub(crate) struct Lab {
     folder: TempDir,
@@ -64,14 +58,13 @@ impl Lab {
     pub(crate) fn write(&self, environments: &[Value], devices: &[Value]) -> Result<()> {
         fs::create_dir_all(self.state())?;
         fs::set_permissions(self.state(), fs::Permissions::from_mode(0o777))?;
-        for (name, content) in
-            [("envs.json", json!({ "envs": environments })), ("devices.json", json!({ "devices": devices }))]
-        {
-            let path = self.state().join(name);
-            fs::write(&path, serde_json::to_string_pretty(&content)?)?;
-            fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
-        }
-        Ok(())
+        state::write(&self.state(), 0, &[])?;
+        state::edit(&self.state(), |it| {
+            it["environments"] = json!(environments);
+            it["devices"] = json!(devices);
+            Ok(())
+        })?;
+        Ok(fs::set_permissions(self.state().join(state::FILE), fs::Permissions::from_mode(0o666))?)
     }
 
     pub(crate) fn command(&self, program: impl Into<PathBuf>) -> Command {
@@ -126,9 +119,8 @@ impl Lab {
 /// An environment that lives as long as the test.
 pub(crate) fn environment(eid: &str, name: &Value) -> Value {
     json!({
-        "eid": eid, "uid": 1000, "creation": time(), "username": "alice",
-        "config": {"name": name, "gpu_memory": null, "gpus": null},
-        "pids": [std::process::id()], "kernel_ids": [],
+        "eid": eid, "uid": 1000, "username": "alice", "created_timestamp_seconds": CREATED_SECONDS, "name": name,
+        "members": [{"pid": std::process::id()}],
     })
 }
 
@@ -141,8 +133,9 @@ pub(crate) fn own_environment(eid: &str, name: &Value) -> Value {
 
 /// A device of 40 GiB, with environments and what they claim.
 pub(crate) fn device(index: u32, attachments: &[(&str, Option<&str>)]) -> Value {
-    let attachments = attachments.iter();
-    let attachments =
-        attachments.map(|(eid, memory)| json!({"eid": eid, "gpu_memory": memory, "time": time()})).collect::<Vec<_>>();
+    let attachment = |(eid, memory): &(&str, Option<&str>)| -> Value {
+        json!({"eid": eid, "gpu_memory": memory, "attached_timestamp_seconds": CREATED_SECONDS})
+    };
+    let attachments: Vec<Value> = attachments.iter().map(attachment).collect();
     json!({"index": index, "total_memory": "40960mi", "attachments": attachments})
 }

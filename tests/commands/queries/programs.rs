@@ -2,6 +2,7 @@
 
 use anyhow::{Result, ensure};
 use genv_tests::process::Sleeper;
+use genv_tests::state;
 use serde_json::{Value, json};
 
 use crate::queries::lab::{Lab, device, environment, own_environment};
@@ -13,8 +14,8 @@ fn lab() -> Result<Lab> {
     let lab = Lab::new()?;
     let mut second = environment("e2", &Value::Null);
     second["username"] = Value::Null;
-    second["config"]["gpus"] = json!(2);
-    second["config"]["gpu_memory"] = json!("4g");
+    second["gpus"] = json!(2);
+    second["gpu_memory"] = json!("4g");
     lab.write(
         &[environment("e1", &json!(HOSTILE)), second],
         &[device(0, &[("e2", Some("4g")), ("e1", None)]), device(1, &[]), device(2, &[("e2", None)])],
@@ -81,7 +82,10 @@ fn members_that_ended_are_left_out_unless_asked_for_and_the_next_look_removes_th
 fn devices_that_are_written_down_need_no_driver_and_others_do() -> Result<()> {
     let lab = lab()?;
     assert!(lab.genv("devices")?.starts_with("ID"));
-    std::fs::remove_file(lab.state().join("devices.json"))?;
+    state::edit(&lab.state(), |it| {
+        it["devices"] = json!([]);
+        Ok(())
+    })?;
     let said = lab.ask(&["devices"])?;
     assert_eq!((said.code, said.stdout.as_str()), (1, ""));
     ensure!(said.stderr.contains("/nonexistent/libnvidia-ml.so.1"), "{}", said.stderr);

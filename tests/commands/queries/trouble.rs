@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use genv_tests::process::copy_program;
 use genv_tests::shell::Account;
+use genv_tests::state::{self, CREATED_SECONDS};
 use rustix::fs::{FlockOperation, flock};
 use serde_json::{Value, json};
 
@@ -48,7 +49,7 @@ fn a_machine_that_is_well_is_said_to_be() -> Result<()> {
     let lab = lab()?;
     let said = lab.ask(&["doctor", "--json"])?;
     assert_eq!(said.code, 0, "{}", said.stdout);
-    for name in ["state directory", "file system", "lock", "state files", "GPUs", "devices.json", "clock"] {
+    for name in ["state directory", "file system", "lock", "state files", "GPUs", "recorded devices", "clock"] {
         let (verdict, found) = of_report(&said.stdout, name)?.context(name)?;
         assert_eq!(verdict, "ok", "{name}: {found}");
     }
@@ -59,7 +60,7 @@ fn a_machine_that_is_well_is_said_to_be() -> Result<()> {
     // Nothing but a lock file is new.
     let mut names: Vec<_> = fs::read_dir(lab.state())?.map(|entry| Ok(entry?.file_name())).collect::<Result<_>>()?;
     names.sort();
-    assert_eq!(names, ["devices.json", "envs.json", "genv.lock"]);
+    assert_eq!(names, ["genv.lock", "state.json"]);
     Ok(())
 }
 
@@ -75,22 +76,26 @@ fn what_does_not_work_fails() -> Result<()> {
     ensure!((code, &*verdict) == (1, "fail") && said.contains("/nonexistent/libnvidia-ml.so.1"), "{said}");
     let cases: [(&str, &str, &str, Breakage); 8] = [
         ("state directory", "fail", "sticky", |lab| mode(lab, "", 0o1777)),
-        ("state files", "warn", "mode 0644", |lab| mode(lab, "devices.json", 0o644)),
+        ("state files", "warn", "mode 0644", |lab| mode(lab, state::FILE, 0o644)),
         ("state directory", "fail", "not a directory", |lab| {
             fs::remove_dir_all(lab.state())?;
             Ok(fs::write(lab.state(), "")?)
         }),
-        ("state files", "fail", "envs.json: it is not JSON", |lab| Ok(fs::write(lab.state().join("envs.json"), "{")?)),
-        ("state files", "warn", "its uid is missing", |lab| lab.write(&[json!({"eid": "x"})], &[])),
-        ("state files", "warn", "envs.json.corrupt-1", |lab| {
-            Ok(fs::write(lab.state().join("envs.json.corrupt-1"), "")?)
+        ("state files", "fail", "state.json: it is not understood", |lab| lab.write(&[json!({"eid": "x"})], &[])),
+        // A file of genv 1.x that is not imported yet.
+        ("state files", "fail", "its uid is missing", |lab| {
+            fs::remove_file(lab.state().join(state::FILE))?;
+            Ok(fs::write(lab.state().join("envs.json"), "{\"envs\": [{\"eid\": \"x\"}]}")?)
         }),
-        ("devices.json", "warn", "device 2 is gone", |lab| {
+        ("state files", "warn", "state.json.corrupt-1", |lab| {
+            Ok(fs::write(lab.state().join("state.json.corrupt-1"), "")?)
+        }),
+        ("recorded devices", "warn", "device 2 is gone", |lab| {
             lab.write(&[], &[device(0, &[]), device(1, &[]), device(2, &[])])
         }),
         ("clock", "warn", "ahead", |lab| {
             let mut coming = environment("e1", &Value::Null);
-            coming["creation"] = json!("20/11/2999 12:00:00");
+            coming["created_timestamp_seconds"] = json!(CREATED_SECONDS + 31_557_600_000);
             lab.write(&[coming], &[])
         }),
     ];

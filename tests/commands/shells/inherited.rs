@@ -1,11 +1,10 @@
 //! Shells that are started within an environment: by tmux, by an editor, by another shell.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use genv_tests::patience::DRIVER_PATIENCE;
 use genv_tests::process::Sleeper;
 use genv_tests::shell::{Account, Outcome, Shell};
 use genv_tests::state::{self, Environment};
-use serde_json::Value;
 
 /// An account with an environment of which a process that goes on is a member.
 pub(crate) fn with_environment(eid: &str, uid: u32) -> Result<(Account, Sleeper)> {
@@ -21,10 +20,7 @@ pub(crate) fn own_uid() -> u32 {
 }
 
 fn members(account: &Account) -> Result<Vec<u64>> {
-    let content = std::fs::read(account.state().join("envs.json"))?;
-    let document: Value = serde_json::from_slice(&content)?;
-    let pids = document["envs"][0]["pids"].as_array().context("no pids")?;
-    Ok(pids.iter().filter_map(Value::as_u64).collect())
+    Ok(state::member_pids(&state::read(&account.state())?["environments"][0]))
 }
 
 fn left(outcome: &Outcome) -> Vec<&str> {

@@ -138,10 +138,10 @@ const SCENARIOS: &[Scenario] = &[
         given: &[],
         steps: &[
             Run("genv activate --id one --gpus 1"),
-            Run("perl -e 'print \"[\" x 10000000' >$GENV_TMPDIR/envs.json"),
-            Fails("SETUP", 0, "envs.json is damaged: it is not JSON"),
+            Run("perl -e 'print \"[\" x 10000000' >$GENV_TMPDIR/state.json"),
+            Fails("SETUP", 0, "state.json is damaged: it has 10000000 bytes"),
             Has("GENV_ENVIRONMENT_ID", "one"),
-            Fails("genv deactivate", 0, "envs.json is damaged: it is not JSON"),
+            Fails("genv deactivate", 0, "state.json is damaged: it has 10000000 bytes"),
             AsBefore,
         ],
     },

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail, ensure};
 use genv_tests::patience::until;
 use genv_tests::shell::{Account, Shell, installation};
+use genv_tests::state;
 use genv_tests::terminal::{PROMPT, Terminal, start_up};
+use serde_json::json;
 
 use crate::shells::terminal::{MARK, MARKED, fresh, ready, set_up, succeed, succeed_inside};
 
@@ -146,11 +148,11 @@ fn a_value_of_the_users_stays_and_the_line_names_it() -> Result<()> {
 fn a_shell_leaves_its_environment_at_the_prompt_only_if_its_user_ended_it() -> Result<()> {
     let (account, mut terminal) = fresh(Shell::Bash)?;
     succeed_inside(&mut terminal, "genv activate --id e1 --gpus 1")?;
-    for (file, content) in
-        [("envs.json", "{\"envs\": []}"), ("devices.json", "{\"devices\": []}"), ("genv-members.json", "{}")]
-    {
-        fs::write(account.state().join(file), content)?;
-    }
+    state::edit(&account.state(), |it| {
+        it["environments"] = json!([]);
+        it["devices"] = json!([]);
+        Ok(())
+    })?;
     let shown = at_next_prompt(&mut terminal)?;
     let expected = "no command of yours or of root ended it: this shell keeps its variables";
     ensure!(shown.contains(expected), "{shown}");

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
+use genv_tests::state;
 
 use crate::shims::stage::{GENERATIONS, Stage, called_with, real, text};
 
@@ -156,10 +157,10 @@ fn settings_never_reach_a_device_that_is_not_the_environments() -> Result<()> {
     let output = drain.args(["drain", "-m", "1"]).env("GENV_ENVIRONMENT_ID", "mine").output()?;
     assert_eq!((output.status.code(), called_with(&text(&output.stdout))), (Some(1), String::new()));
     assert!(text(&output.stderr).contains("name it behind -p or --pciid; 'GENV_BYPASS=1"), "{output:?}");
-    std::fs::write(stage.state().join("envs.json"), "{\"envs\": [")?;
+    std::fs::write(stage.state().join(state::FILE), "{\"version\":")?;
     let output = stage.recorder("nvidia-smi").args(["-pm", "1"]).output()?;
     assert_eq!((output.status.code(), called_with(&text(&output.stdout))), (Some(1), String::new()));
-    assert!(text(&output.stderr).contains("envs.json"), "{output:?}");
+    assert!(text(&output.stderr).contains("state.json"), "{output:?}");
     Ok(())
 }
 

@@ -5,11 +5,12 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result};
 use genv_tests::nvml_sim::Simulation;
 use genv_tests::process::{Sleeper, program, write_script};
 use genv_tests::state::{self, Environment};
 use genv_tests::tools;
+use serde_json::json;
 
 pub(crate) const GENERATIONS: [u32; 3] = [470, 535, 550];
 
@@ -58,12 +59,11 @@ impl Stage {
         ];
         state::write(&stage.state(), 18, &environments)?;
         // One amount for each attachment: the helper gives one to all, and the second device has none.
-        let path = stage.state().join("devices.json");
-        let mut devices: serde_json::Value = serde_json::from_slice(&fs::read(&path)?)?;
-        let attachments = devices["devices"][1]["attachments"].as_array_mut();
-        let unlimited = serde_json::json!({"eid": "mine", "gpu_memory": null, "time": "20/11/2026 12:00:00"});
-        attachments.context("no attachments")?.push(unlimited);
-        fs::write(path, devices.to_string())?;
+        state::edit(&stage.state(), |it| {
+            let attachments = it["devices"][1]["attachments"].as_array_mut().context("no attachments")?;
+            attachments.push(json!({"eid": "mine"}));
+            Ok(())
+        })?;
         Ok(stage)
     }
 

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use genv_tests::metrics::Scrape;
 use genv_tests::nvml_sim::Simulation;
-use serde_json::Value;
+use genv_tests::state;
 
 use crate::faults::evidence::genv;
 use crate::faults::{started, two_devices};
@@ -72,8 +72,8 @@ fn memory_that_cannot_be_is_not_written_into_the_state() -> Result<()> {
     let simulation = Simulation::new(wrong);
     let exporter = started(&simulation)?;
     genv(&simulation, &exporter, &["devices"])?;
-    let text = std::fs::read_to_string(exporter.folder().join("state/devices.json"))?;
-    let devices: Value = serde_json::from_str(&text)?;
-    ensure!(devices["devices"][0]["total_memory"].is_null(), "{devices}");
+    let state = state::read(&exporter.folder().join("state"))?;
+    let device = &state["devices"][0];
+    ensure!(device["index"] == 0 && device["total_memory"].is_null(), "{state}");
     Ok(())
 }

@@ -6,7 +6,7 @@ use genv_tests::enforcer::{Enforcer, Setup, ends, ends_outsiders, is_alive, slee
 use genv_tests::nvml_sim::{library, used_by};
 use genv_tests::patience::until;
 use genv_tests::state;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Waits until this source is blind, or is not any more, and everything says so.
 fn is_blind(enforcer: &Enforcer, source: &str, blind: bool) -> Result<()> {
@@ -50,19 +50,17 @@ fn a_source_that_shows_nothing_is_told_everywhere_and_seen_again() -> Result<()>
         is_blind(&enforcer, source, false)?;
     }
     // A link in the place of the file, and the file again.
-    let envs = genv.join("envs.json");
-    fs::rename(&envs, genv.join("kept"))?;
-    symlink("/dev/null", &envs)?;
+    let file = genv.join(state::FILE);
+    fs::rename(&file, genv.join("kept"))?;
+    symlink("/dev/null", &file)?;
     is_blind(&enforcer, "state", true)?;
-    fs::rename(genv.join("kept"), &envs)?;
+    fs::rename(genv.join("kept"), &file)?;
     is_blind(&enforcer, "state", false)?;
     // No file, and the file again.
-    for name in ["envs.json", "devices.json"] {
-        fs::rename(genv.join(name), genv.join("kept"))?;
-        is_blind(&enforcer, "state", true)?;
-        fs::rename(genv.join("kept"), genv.join(name))?;
-        is_blind(&enforcer, "state", false)?;
-    }
+    fs::rename(&file, genv.join("kept"))?;
+    is_blind(&enforcer, "state", true)?;
+    fs::rename(genv.join("kept"), &file)?;
+    is_blind(&enforcer, "state", false)?;
     // The directory is gone: nobody is outside of an environment for that.
     let process = sleeper(&[("GENV_ENVIRONMENT_ID", "e1")])?;
     fs::rename(&genv, enforcer.setup().folder().join("away"))?;
@@ -126,11 +124,15 @@ fn what_is_shown_in_part_only_is_said_and_the_host_is_judged_by_the_rest() -> Re
     enforcer.setup().rewrite_scenario(&hidden_on(&[]))?;
     prints(&enforcer, &["Nobody breaks a rule."], &[])?;
 
-    let envs = fs::read_to_string(genv.join("envs.json"))?;
-    fs::write(genv.join("envs.json"), r#"{"envs": [{"eid": "e1"}]}"#)?;
+    // More records of a user than are read.
+    let record = |number: u32| json!({"eid": format!("crowd-{number}"), "uid": victim() + 1, "members": []});
+    state::edit(&genv, |state| {
+        state["environments"] = (0..9_000).map(record).collect();
+        Ok(())
+    })?;
     prints(&enforcer, &["Blind      records of"], &[])?;
     until("it is ready", || Ok(enforcer.get("/-/ready")?.status == 200))?;
-    fs::write(genv.join("envs.json"), envs)?;
+    state::write(&genv, 2, &[])?;
     prints(&enforcer, &["Nobody breaks a rule."], &[])?;
     let log = enforcer.log();
     ensure!(log.matches("the enforcer sees the source again").count() >= 2, "{log}");

@@ -5,10 +5,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
-use genv_core::state::{StateDirectory, StateSource as _};
 use genv_tests::enforcer::{Enforcer, Setup, as_victim, ends, enforcing, is_alive, sleeper, victim};
 use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::{self, until};
@@ -30,21 +28,12 @@ fn rule(rule: &str) -> String {
     enforcing(&format!("- {{{rule}, for: 0s, warn: []}}\n"))
 }
 
-/// Changes an entry of the list in a state file.
-fn change(folder: &Path, name: &str, change: impl FnOnce(&mut Vec<Value>)) -> Result<()> {
-    let path = folder.join(format!("{name}.json"));
-    let mut document: Value = serde_json::from_slice(&fs::read(&path)?)?;
-    change(document[name].as_array_mut().context("no list")?);
-    let new = folder.join(".new");
-    fs::write(&new, document.to_string())?;
-    Ok(fs::rename(new, path)?)
-}
-
-/// Attaches the environment `e1` to a device, by the file long ago.
+/// Attaches the environment `e1` to a device, by the file long ago: 2020-01-01 00:00:00 UTC.
 fn attach(folder: &Path, device: usize, memory: Option<&str>) -> Result<()> {
-    change(folder, "devices", |devices| {
-        let attachment = json!({"eid": "e1", "gpu_memory": memory, "time": "01/01/2020 00:00:00"});
-        devices[device]["attachments"].as_array_mut().into_iter().for_each(|all| all.push(attachment.clone()));
+    state::edit(folder, |state| {
+        let attachments = state["devices"][device]["attachments"].as_array_mut().context("no attachments")?;
+        attachments.push(json!({"eid": "e1", "gpu_memory": memory, "attached_timestamp_seconds": 1_577_836_800}));
+        Ok(())
     })
 }
 
@@ -82,12 +71,12 @@ impl Lab {
 }
 
 /// Runs a command of genv in a shell of its own, as the victim.
-pub(super) fn genv(setup: &Setup, eid: Option<&str>, zone: &str, line: &str) -> Result<()> {
+pub(super) fn genv(setup: &Setup, eid: Option<&str>, line: &str) -> Result<()> {
     for (path, mode) in [(setup.folder(), 0o755), (&setup.genv_directory(), 0o777)] {
         fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     }
     let mut command = setup.shell(line)?;
-    command.env("TZ", zone).envs(eid.map(|eid| ("GENV_ENVIRONMENT_ID", eid)));
+    command.envs(eid.map(|eid| ("GENV_ENVIRONMENT_ID", eid)));
     let output = patience::output(as_victim(&mut command))?;
     let stderr = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{line}: {stderr}");
@@ -98,12 +87,14 @@ pub(super) fn genv(setup: &Setup, eid: Option<&str>, zone: &str, line: &str) -> 
 fn a_device_that_another_takes_ends_nothing_and_one_that_its_user_gives_back_counts() -> Result<()> {
     let rule = "kind: env-devices, action: terminate";
     let lab = Lab::new(rule)?;
-    change(&lab.enforcer.setup().genv_directory(), "devices", |devices| {
-        devices[0]["attachments"] = json!([]);
+    let folder = lab.enforcer.setup().genv_directory();
+    state::edit(&folder, |state| {
+        state["devices"][0]["attachments"] = json!([]);
+        Ok(())
     })?;
     lab.is_spared("device 0 was taken from it")?;
     // Its user attaches the device again.
-    genv(lab.enforcer.setup(), Some("e1"), "UTC", "genv attach --index 0")?;
+    genv(lab.enforcer.setup(), Some("e1"), "genv attach --index 0")?;
     lab.enforcer.wait_for_status("nothing is disputed", |status| {
         status["disputed_records"].as_array().is_some_and(Vec::is_empty)
     })?;
@@ -111,7 +102,7 @@ fn a_device_that_another_takes_ends_nothing_and_one_that_its_user_gives_back_cou
     drop(lab);
 
     let lab = Lab::new(rule)?;
-    genv(lab.enforcer.setup(), Some("e1"), "UTC", "genv detach --index 0")?;
+    genv(lab.enforcer.setup(), Some("e1"), "genv detach --index 0")?;
     ends(lab.process.pid())
 }
 
@@ -120,11 +111,9 @@ fn a_device_that_another_adds_is_taken_back_and_nothing_ends() -> Result<()> {
     let lab = Lab::new("kind: max-devices-per-user, limit: 1, action: terminate")?;
     let folder = lab.enforcer.setup().genv_directory();
     attach(&folder, 1, None)?;
-    let attached = |device: usize| -> Result<Value> {
-        let devices: Value = serde_json::from_slice(&fs::read(folder.join("devices.json"))?)?;
-        Ok(devices["devices"][device]["attachments"].clone())
-    };
-    until("the device is taken back", || Ok(attached(1)? == json!([])))?;
+    let attached =
+        |device: usize| -> Result<Value> { Ok(state::read(&folder)?["devices"][device]["attachments"].clone()) };
+    until("the device is taken back", || Ok(attached(1)?.is_null()))?;
     lab.enforcer.wait_for_cycles(3)?;
     ensure!(is_alive(lab.process.pid()), "{}", lab.enforcer.log());
     ensure!(attached(0)?[0]["eid"] == "e1", "{}", lab.enforcer.log());
@@ -142,7 +131,7 @@ fn commands_of_ours_in_one_shell_after_another_are_disputed_by_nothing() -> Resu
     let script = "genv activate --id a --gpus 1; genv attach --index 1; genv activate --id b; genv attach --index 0; \
                   touch $GENV_TMPDIR/ready; while [ ! -e $GENV_TMPDIR/over ]; do sleep 0.1; done";
     std::thread::scope(|scope| {
-        let shell = scope.spawn(|| genv(setup, None, "UTC", script));
+        let shell = scope.spawn(|| genv(setup, None, script));
         let over = || fs::write(folder.join("over"), "");
         let seen = until("the shell has its environments", || Ok(folder.join("ready").exists() || shell.is_finished()));
         let seen = seen.and_then(|()| enforcer.wait_for_cycles(3));
@@ -174,22 +163,4 @@ fn what_genv_1_x_writes_is_borne_out_by_the_processes_that_were_started_with_it(
     ensure!(is_alive(process.pid()), "{}", enforcer.log());
     enforcer.setup().rewrite_scenario(&used_by(&[process.pid(), started_later.pid()]))?;
     ends(started_later.pid())
-}
-
-#[test]
-fn the_zone_of_a_caller_does_not_change_what_is_written() -> Result<()> {
-    let setup = Setup::new(&used_by(&[]), "version: 1\nrules: []\n")?;
-    state::write(&setup.genv_directory(), 2, &[])?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
-    for zone in ["America/Los_Angeles", "Pacific/Kiritimati"] {
-        let line = format!("genv activate --id {}", zone.replace('/', "-"));
-        genv(&setup, None, zone, &line)?;
-        let state = StateDirectory::new(setup.genv_directory()).read()?;
-        let created = state.environments.iter().filter_map(|it| it.created_timestamp_seconds);
-        let ages: Vec<f64> = created.map(|created| created - now).collect();
-        ensure!(!ages.is_empty(), "{state:?}");
-        // Another zone would be hours off.
-        ensure!(ages.iter().all(|age| age.abs() < 1800.0), "{zone}: {ages:?}");
-    }
-    Ok(())
 }

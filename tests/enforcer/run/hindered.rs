@@ -10,6 +10,7 @@ use genv_tests::metrics::Scrape;
 use genv_tests::nvml_sim::used_by;
 use genv_tests::patience::until;
 use genv_tests::process::{Running, Sleeper};
+use genv_tests::state;
 use serde_json::Value;
 
 use crate::run::taking_both;
@@ -63,9 +64,9 @@ fn who_holds_the_lock_is_named_and_stops_nothing_but_detaches() -> Result<()> {
 }
 
 fn are_taken(genv: &Path) -> Result<bool> {
-    let devices: Value = serde_json::from_slice(&fs::read(genv.join("devices.json"))?)?;
-    let devices = devices["devices"].as_array().context("no devices")?;
-    Ok(devices.iter().all(|it| it["attachments"] == serde_json::json!([])))
+    let state = state::read(genv)?;
+    let devices = state["devices"].as_array().context("no devices")?;
+    Ok(devices.iter().all(|it| it["attachments"].as_array().is_none_or(Vec::is_empty)))
 }
 
 #[test]

@@ -12,7 +12,7 @@ use genv_tests::lease::lease;
 use genv_tests::nvml_sim::used_by;
 use genv_tests::state::{self, Environment};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const KINDS: [&str; 7] = ["fifo", "socket", "directory", "link to /dev/zero", "1 TiB", "zeros", "braces"];
 
@@ -25,8 +25,8 @@ fn plant(path: &Path, kind: &str) -> Result<()> {
         "directory" => fs::create_dir(path)?,
         "link to /dev/zero" => symlink("/dev/zero", path)?,
         "1 TiB" => File::create(path)?.set_len(1 << 40)?,
-        "zeros" => fs::write(path, vec![0; 9 << 20])?,
-        _ => fs::write(path, "{\"envs\": [{".repeat(1 << 18))?,
+        "zeros" => fs::write(path, vec![0; 7 << 20])?,
+        _ => fs::write(path, "{\"environments\": [{".repeat(1 << 18))?,
     }
     Ok(())
 }
@@ -49,7 +49,7 @@ fn nothing_in_the_place_of_a_state_file_is_waited_for_or_read_without_end() -> R
     let enforcer = setup.start()?;
     let before = peak_mebibytes(&enforcer)?;
     let confirmed = format!("genv-confirmed-{}.json", victim());
-    let names = ["envs.json", "devices.json", "genv-members.json", "genv.lock", &confirmed];
+    let names = [state::FILE, state::COPY, "genv.lock", &confirmed];
     for name in names {
         for kind in KINDS {
             plant(&genv.join(name), kind)?;
@@ -70,51 +70,50 @@ fn nothing_in_the_place_of_a_state_file_is_waited_for_or_read_without_end() -> R
 }
 
 #[test]
-fn who_has_a_lease_on_a_state_file_is_named_and_the_next_change_repairs_it() -> Result<()> {
+fn who_has_a_lease_on_the_state_is_named_and_the_next_change_repairs_it() -> Result<()> {
     let setup = Setup::new(&used_by(&[]), &enforcing("- {kind: env-devices, action: report}"))?;
     let genv = setup.genv_directory();
     let member = sleeper(&[])?;
     state::write(&genv, 2, &[Environment::new("mine", victim(), member.pid(), &[1])])?;
+    fs::copy(genv.join(state::FILE), genv.join(state::COPY))?;
     let enforcer = setup.start()?;
     let blind = |status: &Value| status["blind"].to_string();
-    for name in ["envs.json", "devices.json"] {
-        let holder = lease(&genv.join(name))?;
-        let stat = fs::metadata(format!("/proc/{}", holder.id()))?;
-        let user = genv_core::proc::username(stat.uid());
-        let named = format!("{name}: user {user} has a lease on it");
-        enforcer.wait_for_status("the user is named", |status| blind(status).contains(&named))?;
-        let mut command = enforcer.setup().program("genv", &["exec", "--gpus=1", "--", "true"])?;
-        let done = genv_tests::patience::output(&mut command)?;
-        ensure!(done.status.success(), "{name}: {done:?}");
-        enforcer.wait_for_status("it sees again", |status| !blind(status).contains("lease"))?;
-    }
+    let holder = lease(&genv.join(state::FILE))?;
+    let stat = fs::metadata(format!("/proc/{}", holder.id()))?;
+    let user = genv_core::proc::username(stat.uid());
+    let named = format!("{}: user {user} has a lease on it", state::FILE);
+    enforcer.wait_for_status("the user is named", |status| blind(status).contains(&named))?;
+    let mut command = enforcer.setup().program("genv", &["exec", "--gpus=1", "--", "true"])?;
+    let done = genv_tests::patience::output(&mut command)?;
+    ensure!(done.status.success(), "{done:?}");
+    enforcer.wait_for_status("it sees again", |status| !blind(status).contains("lease"))?;
+    let state = state::read(&genv)?;
+    ensure!(state["environments"][0]["eid"] == "mine", "{state}");
     Ok(())
 }
 
-/// An `envs.json` of so many records of a user after those that are in it.
+/// Adds so many records of a user to the state. Returns the size of the file.
 fn crowd(genv: &Path, records: usize, name: &str, uid: u32) -> Result<u64> {
-    let path = genv.join("envs.json");
-    let mut document: Value = serde_json::from_slice(&fs::read(&path)?)?;
-    let envs = document["envs"].as_array_mut().context("no records")?;
-    envs.extend((0..records).map(|number| {
-        serde_json::json!({"eid": format!("crowd-{number}"), "uid": uid, "creation": "20/11/2026 12:00:00",
-            "config": {"name": name}, "pids": [1], "kernel_ids": []})
-    }));
-    let new = genv.join(".new");
-    fs::write(&new, document.to_string())?;
-    let size_bytes = fs::metadata(&new)?.len();
-    fs::rename(new, path)?;
-    Ok(size_bytes)
+    let record = |number: usize| {
+        json!({"eid": format!("crowd-{number}"), "uid": uid, "created_timestamp_seconds": state::CREATED_SECONDS,
+            "name": name, "members": [{"pid": 1}]})
+    };
+    state::edit(genv, |state| {
+        let environments = state["environments"].as_array_mut().context("no environments")?;
+        environments.extend((0..records).map(record));
+        Ok(())
+    })?;
+    Ok(fs::metadata(genv.join(state::FILE))?.len())
 }
 
 #[test]
 fn a_user_with_tens_of_thousands_of_records_hides_no_violation_of_another() -> Result<()> {
-    hides_no_violation(20_000, 450, 10 << 20)
+    hides_no_violation(20_000, 250, 6 << 20)
 }
 
 #[test]
-fn a_user_with_one_record_of_30_mebibytes_hides_no_violation_of_another() -> Result<()> {
-    hides_no_violation(1, 30 << 20, 30 << 20)
+fn a_user_with_one_record_of_7_mebibytes_hides_no_violation_of_another() -> Result<()> {
+    hides_no_violation(1, 7 << 20, 7 << 20)
 }
 
 /// Checks that the enforcer ends an outsider although another user has this number of records with names of this size.

@@ -9,7 +9,7 @@ use genv_tests::patience::until;
 use genv_tests::peer::Peer;
 use genv_tests::process::{copy_program, program, write_script};
 use genv_tests::state::{self, Environment};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::remote_enforce::lab::{Lab, Machine, SLEEP};
 
@@ -70,8 +70,7 @@ fn holding(name: &'static str, devices: &[usize]) -> Result<Machine> {
 
 /// How many devices are attached to anything there.
 fn attached(machine: &Machine) -> Result<usize> {
-    let text = std::fs::read_to_string(machine.genv_directory().join("devices.json"))?;
-    let state: Value = serde_json::from_str(&text)?;
+    let state = state::read(&machine.genv_directory())?;
     let devices = state["devices"].as_array().into_iter().flatten();
     let attachments = devices.filter_map(|device| device["attachments"].as_array());
     Ok(attachments.map(Vec::len).sum())

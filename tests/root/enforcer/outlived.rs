@@ -1,4 +1,4 @@
-//! A job that outlived its shell, and another user who writes into the state files: no action hits the job until its
+//! A job that outlived its shell, and another user who writes into the state: no action hits the job until its
 //! own user ends the environment.
 
 use std::fs;
@@ -11,6 +11,8 @@ use genv_tests::nvml_sim::used_by;
 use genv_tests::patience;
 use genv_tests::process::Orphan;
 use genv_tests::root::require_root;
+use genv_tests::state;
+use serde_json::json;
 
 use crate::{ALICE, ANYTHING, BOB};
 
@@ -62,12 +64,6 @@ impl Lab {
         self.enforcer.setup().genv_directory()
     }
 
-    fn write(&self, content: &str) -> Result<()> {
-        let new = self.folder().join(".new");
-        fs::write(&new, content)?;
-        Ok(fs::rename(new, self.folder().join("envs.json"))?)
-    }
-
     /// An ordinary command of another user.
     fn command_of_another(&self) -> Result<()> {
         self.enforcer.wait_for_cycles(2)?;
@@ -84,14 +80,25 @@ impl Lab {
 /// An act of another user, with its name.
 type Mischief = (&'static str, fn(&Lab) -> Result<()>);
 
-const MISCHIEF: [Mischief; 3] = [
-    ("the record is removed", |lab| lab.write("{\"envs\": []}")),
+const MISCHIEF: [Mischief; 4] = [
+    ("the record is removed", |lab| {
+        state::edit(&lab.folder(), |state| {
+            state["environments"] = json!([]);
+            Ok(())
+        })
+    }),
     ("the file is damaged, and a command runs", |lab| {
-        lab.write("{\"envs\": [ nonsense")?;
+        fs::write(lab.folder().join(state::FILE), "{\"version\": 1, \"environments\": [ nonsense")?;
         lab.command_of_another()
     }),
     ("the file is removed, and a command runs", |lab| {
-        fs::remove_file(lab.folder().join("envs.json"))?;
+        fs::remove_file(lab.folder().join(state::FILE))?;
+        lab.command_of_another()
+    }),
+    ("the file and its copy are removed, and a command runs", |lab| {
+        for name in [state::FILE, state::COPY] {
+            fs::remove_file(lab.folder().join(name))?;
+        }
         lab.command_of_another()
     }),
 ];

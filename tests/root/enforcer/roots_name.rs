@@ -11,7 +11,6 @@ use genv_tests::patience::until;
 use genv_tests::process::Running;
 use genv_tests::root::require_root;
 use genv_tests::state::{self, Environment};
-use serde_json::Value;
 
 use crate::ALICE;
 
@@ -19,11 +18,10 @@ use crate::ALICE;
 const NO_DEVICE: &str = "version: 1\nmode: enforce\nbreaker: {share_of_users: 1}\nnever: {users: [root]}\n\
      rules:\n- {kind: max-devices-per-user, limit: 0, action: detach, for: 0s, warn: []}\n";
 
-/// The environments that hold a device, by the files.
+/// The environments that hold a device, by the state.
 fn holders(setup: &Setup) -> Result<Vec<String>> {
-    let devices = fs::read(setup.genv_directory().join("devices.json"))?;
-    let devices: Value = serde_json::from_slice(&devices)?;
-    let devices = devices["devices"].as_array().context("no devices")?;
+    let state = state::read(&setup.genv_directory())?;
+    let devices = state["devices"].as_array().context("no devices")?;
     let held = devices.iter().filter_map(|it| it["attachments"].as_array());
     let eids = held.flatten().filter_map(|it| it["eid"].as_str());
     Ok(eids.map(str::to_owned).collect())

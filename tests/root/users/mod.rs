@@ -33,7 +33,7 @@ fn command(folder: &Path, uid: u32, words: &[&str]) -> Command {
 
 /// What `words` in front of a genv that shows the state from within Alice's environment came to.
 fn within(folder: &Path, words: &[&str]) -> Result<Output> {
-    let exec = ["./genv", "exec", "--gpus", "1", "--", "cat", "state/envs.json"];
+    let exec = ["./genv", "exec", "--gpus", "1", "--", "cat", "state/state.json"];
     patience::output(&mut command(folder, ALICE, &[words, &exec].concat()))
 }
 
@@ -45,7 +45,7 @@ fn in_a_user_namespace_an_environment_is_its_users_or_is_refused() -> Result<()>
     let uid_of = |output: &Output| -> Result<Value> {
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let state: Value = serde_json::from_slice(&output.stdout)?;
-        Ok(state["envs"][0]["uid"].clone())
+        Ok(state["environments"][0]["uid"].clone())
     };
     let refused = |words: &[&str]| -> Result<()> {
         let output = within(folder.path(), words)?;
@@ -53,7 +53,7 @@ fn in_a_user_namespace_an_environment_is_its_users_or_is_refused() -> Result<()>
         ensure!(output.status.code() == Some(1), "{words:?}: {}: {stderr}", output.status);
         ensure!(stderr.contains("this user namespace"), "{words:?}: {stderr}");
         ensure!(stderr.contains("run genv outside of the namespace"), "{words:?}: {stderr}");
-        ensure!(!fs::read_to_string(state.join("envs.json")).is_ok_and(|it| it.contains("\"uid\"")));
+        ensure!(!fs::read_to_string(state.join(state::FILE)).is_ok_and(|it| it.contains("\"uid\"")));
         Ok(())
     };
     // Another user's directory: it is shared with this machine.
@@ -132,7 +132,7 @@ fn commands_of_others_never_end_an_environment_whose_job_they_cannot_read() -> R
             let job = Sleeper::spawn(train.uid(ALICE).gid(ALICE))?;
             drop(shell);
             if is_damaged {
-                fs::write(folder.join("state/envs.json"), "{\"envs\": [ nonsense")?;
+                fs::write(folder.join("state").join(state::FILE), "{\"environments\": [ nonsense")?;
             }
             let held = |uid: u32| -> Result<bool> {
                 line_of(folder, uid, "genv exec --gpus 1 -- true")?;
@@ -163,9 +163,7 @@ fn left_of_record(of_process: u32, writes: bool, uid: u32, line: &str) -> Result
     if writes {
         let listed = Environment::new("e1", ALICE, process.pid(), &[0]);
         state::write(&state, 2, &[listed])?;
-        for file in ["envs.json", "devices.json"] {
-            fs::set_permissions(state.join(file), fs::Permissions::from_mode(0o666))?;
-        }
+        fs::set_permissions(state.join(state::FILE), fs::Permissions::from_mode(0o666))?;
     }
     line_of(folder, uid, &line.replace("PID", &process.pid().to_string()))?;
     line_of(folder, ALICE, "genv exec -- true")?;
@@ -199,11 +197,10 @@ fn what_is_forged_of_members_ends_no_environment() -> Result<()> {
     let folder = folder.path();
     fs::write(folder.join("driver.yaml"), used_by(&[]))?;
     let shell = process_of(ALICE, "none")?;
-    let path = folder.join("state/genv-members.json");
+    let state = folder.join("state");
     for confirmed in [true, false] {
         for (key, value) in [
             ("start_time_ticks", json!(1)),
-            ("job", json!(true)),
             ("pid_namespace", json!(4_026_532_178_u64)),
             ("boot_id", json!("00000000-0000-4000-8000-000000000000")),
         ] {
@@ -213,14 +210,16 @@ fn what_is_forged_of_members_ends_no_environment() -> Result<()> {
                     "genv envs activate --eid e1 --uid {ALICE} --pid {pid}; genv devices attach --eid e1 --count 1"
                 );
                 line_of(folder, ALICE, &activate)?;
-                let mut file: Value = serde_json::from_slice(&fs::read(&path)?)?;
-                let record = if key == "boot_id" { &mut file } else { &mut file["members"][0] };
+                let mut document = state::read(&state)?;
+                let record = match key {
+                    "boot_id" => &mut document,
+                    _ => &mut document["environments"][0]["members"][0],
+                };
                 ensure!(record["pid"] == pid || key == "boot_id", "{record}");
                 record[key] = value.clone();
-                fs::write(&path, file.to_string())?;
+                state::replace(&state, &document)?;
                 if !confirmed {
-                    let file = format!("state/genv-confirmed-{ALICE}.json");
-                    fs::remove_file(folder.join(file))?;
+                    fs::remove_file(state.join(format!("genv-confirmed-{ALICE}.json")))?;
                 }
                 line_of(folder, ender, "genv exec --gpus 1 -- true")?;
                 let held = line_of(folder, BOB, "genv devices find --eid e1")?;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::refusal::Refusal;
 use super::state::EditableState;
 use crate::state::allocate::{self, AllocateError, AttachRequest};
-use crate::state::data::{AttachmentState, DeviceState, EnvironmentState, Visible};
+use crate::state::data::AttachmentState;
 use crate::state::inventory::Inventory;
 use crate::state::queue::RequestedDevices;
 
@@ -14,12 +14,6 @@ impl EditableState {
     pub(in crate::state) fn merge_inventory(&mut self, inventory: &Inventory) {
         inventory.merge_into(&mut self.devices);
         self.devices_known = true;
-        self.attach_visible();
-    }
-
-    /// Attaches environments with lost devices, once devices are known.
-    pub(in crate::state) fn attach_visible(&mut self) {
-        attach_visible(&mut self.devices, &self.environments, &mut self.bare, &self.visible, self.now_seconds);
     }
 
     /// Attaches an environment to devices with its configured memory; returns the indices of all its devices. Devices
@@ -30,7 +24,6 @@ impl EditableState {
     pub fn attach(&mut self, eid: &str, request: &AttachRequest) -> Result<Vec<u32>, Refusal> {
         let memory = self.configuration(eid)?.gpu_memory;
         self.requested = Some(RequestedDevices::new(request, memory));
-        self.bare.remove(eid);
         let chosen = allocate::choose(&self.devices, eid, memory, request);
         let chosen = chosen.map_err(|error| self.with_users(error))?;
         let renewed: &BTreeSet<u32> = match &request.selection {
@@ -81,7 +74,6 @@ impl EditableState {
             }
             .into());
         }
-        self.bare.remove(eid);
         let mut detached = Vec::new();
         for device in &mut self.devices {
             if index.is_none_or(|index| index == device.index) {
@@ -98,47 +90,6 @@ impl EditableState {
     /// Removes all devices and attachments, and adds the devices of this inventory.
     pub(super) fn reset_devices(&mut self, inventory: &Inventory) {
         self.devices.clear();
-        self.bare.clear();
         self.merge_inventory(inventory);
-    }
-}
-
-/// Attaches bare environments to the free devices that are visible to their processes. Without a known device they stay
-/// bare.
-pub(in crate::state) fn attach_visible(
-    devices: &mut [DeviceState],
-    environments: &[EnvironmentState],
-    bare: &mut BTreeSet<String>,
-    visible: &Visible,
-    now_seconds: f64,
-) {
-    if devices.is_empty() || bare.is_empty() {
-        return;
-    }
-    for environment in environments {
-        let Some(visible) = visible.get(&environment.eid) else {
-            continue;
-        };
-        if !bare.remove(&environment.eid) {
-            continue;
-        }
-        attach_free(devices, environment, visible, now_seconds);
-    }
-}
-
-/// Attaches an environment to the free ones of these devices.
-pub(in crate::state) fn attach_free(
-    devices: &mut [DeviceState],
-    environment: &EnvironmentState,
-    indices: &BTreeSet<u32>,
-    now_seconds: f64,
-) {
-    let is_free = |device: &&mut DeviceState| indices.contains(&device.index) && device.attachments.is_empty();
-    for device in devices.iter_mut().filter(is_free) {
-        device.attachments.push(AttachmentState {
-            eid: environment.eid.clone(),
-            gpu_memory: environment.gpu_memory,
-            attached_timestamp_seconds: Some(now_seconds),
-        });
     }
 }

@@ -11,7 +11,6 @@ mod state;
 pub(in crate::state) mod tests;
 
 use assign::{Asked, assign};
-pub(in crate::state) use devices::{attach_free, attach_visible};
 pub(in crate::state) use ends::end_environments;
 use permission::check_owner_or_root;
 pub use refusal::Refusal;

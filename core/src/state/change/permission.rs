@@ -27,15 +27,14 @@ impl EditableState {
         }
     }
 
-    /// Checks that the user may change an environment, if it exists. An environment with a lost record belongs to the
-    /// users of its living members.
+    /// Checks that the user may change an environment, if it exists.
     ///
     /// # Errors
     /// The environment belongs to another user.
     pub(super) fn check_may_change(&self, eid: &str, uid: u32, task: &'static str) -> Result<(), Refusal> {
         match self.environment(eid) {
             Some(it) => check_owner_or_root(it.uid, uid, || task_of(task, eid)),
-            None => self.check_lost_record(eid, uid, task),
+            None => Ok(()),
         }
     }
 
@@ -46,21 +45,16 @@ impl EditableState {
     pub(super) fn check_may_enter(&self, eid: &str, uid: u32) -> Result<(), Refusal> {
         match self.environment(eid) {
             Some(environment) => check_owner(environment, uid, "activate"),
-            None => self.check_lost_record(eid, uid, "activate"),
+            None => Ok(()),
         }
     }
 
-    /// Checks that the user may end all environments, also those without a record.
+    /// Checks that the user may end all environments.
     ///
     /// # Errors
     /// One of them belongs to another user.
     pub(super) fn check_reset_environments(&self, uid: u32) -> Result<(), Refusal> {
-        let listed = self.environments.iter().map(|it| &it.eid);
-        for eid in listed.chain(self.lost.iter().map(|it| &it.eid)) {
-            self.check_may_change(eid, uid, "end")?;
-        }
-        let mut owners = self.restorable().map(|(_, owner)| owner);
-        owners.try_for_each(|owner| check_owner_or_root(owner, uid, || "end environments".to_owned()))
+        self.environments.iter().try_for_each(|it| self.check_may_change(&it.eid, uid, "end"))
     }
 
     /// Checks that the user may detach all devices.
@@ -70,23 +64,6 @@ impl EditableState {
     pub(super) fn check_reset_devices(&self, uid: u32) -> Result<(), Refusal> {
         let mut attachments = self.devices.iter().flat_map(|it| &it.attachments);
         attachments.try_for_each(|it| self.check_may_change(&it.eid, uid, "detach"))
-    }
-
-    /// Checks an environment whose record was lost with a damaged file: one of its recorded members must live and run
-    /// as the user. Without a recorded member, an environment that still holds devices belongs to its last known user,
-    /// since its processes may use them.
-    ///
-    /// # Errors
-    /// The environment has a lost record, and the user is neither its user nor root.
-    fn check_lost_record(&self, eid: &str, uid: u32, task: &'static str) -> Result<(), Refusal> {
-        if self.lost.iter().all(|it| it.eid != eid) {
-            let known = self.restorable().find(|(known, _)| *known == eid && !self.attached(eid).is_empty());
-            return known.map_or(Ok(()), |(_, owner)| check_owner_or_root(owner, uid, || task_of(task, eid)));
-        }
-        if uid == 0 || self.lost_owners.get(eid).is_some_and(|owners| owners.contains(&uid)) {
-            return Ok(());
-        }
-        Err(Refusal::RecordLost { task, eid: eid.to_owned() })
     }
 }
 

@@ -38,15 +38,6 @@ pub enum Refusal {
         /// The user.
         uid: u32,
     },
-    /// A damaged file lost the record of the environment, and no living member of it is the requester's.
-    #[error("cannot {task} environment {}: its record was lost with a damaged file, and none of its living processes \
-             is yours. Only its user and root may do so. Choose another id, or run it with sudo", .eid.escape_debug())]
-    RecordLost {
-        /// The attempted task.
-        task: &'static str,
-        /// The environment.
-        eid: String,
-    },
     /// The attachment is not the one that the requester saw. The text is the difference alone, for the enforcer's audit: "it"
     /// is the device.
     #[error("{0}")]

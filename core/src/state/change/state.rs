@@ -1,14 +1,12 @@
 //! The state while it is being changed, under the lock.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::ends::end_environments;
 use super::refusal::Refusal;
 use crate::state::allocate::DeviceUsage;
 use crate::state::data::{
-    Activation, Configuration, DeviceState, EnvironmentState, KnownEnvironment, KnownEnvironments, Leases, LostMember,
-    MemberId, MemberState, Visible, attached,
+    Activation, Configuration, DeviceState, EnvironmentState, Leases, MemberId, MemberState, attached,
 };
 use crate::state::expected::Expectation;
 use crate::state::inventory;
@@ -21,16 +19,7 @@ pub struct EditableState {
     pub(in crate::state) devices: Vec<DeviceState>,
     /// Processes that wait for devices, first come first.
     pub(in crate::state) queue: Vec<Waiting>,
-    /// Members of environments whose records a damaged file has lost.
-    pub(in crate::state) lost: Vec<LostMember>,
-    /// Environments whose devices a damaged file has lost.
-    pub(in crate::state) bare: BTreeSet<String>,
-    pub(in crate::state) visible: Visible,
-    /// Last facts of environments that hold devices, and of those that may be restored.
-    pub(in crate::state) known: KnownEnvironments,
     pub(in crate::state) leases: Leases,
-    /// The users of living lost members, by environment.
-    pub(in crate::state) lost_owners: BTreeMap<String, BTreeSet<u32>>,
     /// The user who changes the state.
     pub(in crate::state) uid: u32,
     /// Whether the devices of the machine were read, even if it has none.
@@ -49,13 +38,6 @@ impl EditableState {
     /// One environment.
     pub fn environment(&self, eid: &str) -> Option<&EnvironmentState> {
         self.environments.iter().find(|it| it.eid == eid)
-    }
-
-    /// The environments without a record that may be restored, each with its user: a damaged file lost them, or genv
-    /// 1.x cleared them.
-    pub(super) fn restorable(&self) -> impl Iterator<Item = (&str, u32)> {
-        let missing = self.known.values().filter(move |it| self.environment(&it.environment.eid).is_none());
-        missing.map(|it| (it.environment.eid.as_str(), it.environment.uid))
     }
 
     /// The devices, by index without gaps. Empty until an inventory was merged once.
@@ -104,11 +86,8 @@ impl EditableState {
     /// Removes a member from an environment. The environment ends with its last member that is not a job. Returns
     /// whether the process or kernel was a member.
     pub fn leave(&mut self, eid: &str, member: &MemberId) -> bool {
-        let leaves = |lost: &LostMember| *member == MemberId::Process(lost.process.pid);
-        self.lost.retain(|lost| lost.eid != eid || !leaves(lost));
         let environment = self.environments.iter_mut().find(|it| it.eid == eid);
         let Some(environment) = environment.filter(|it| it.has(member)) else {
-            self.forget_cleared(eid);
             self.end_environments();
             return false;
         };
@@ -137,14 +116,6 @@ impl EditableState {
             environment.members.clear();
         }
         self.end_environments();
-    }
-
-    /// Prevents the restoration of an environment that genv 1.x cleared, after its user has left it.
-    fn forget_cleared(&mut self, eid: &str) {
-        let is_own = |known: &KnownEnvironment| [0, known.environment.uid].contains(&self.uid);
-        if self.environment(eid).is_none() && self.known.get(eid).is_some_and(is_own) {
-            self.known.remove(eid);
-        }
     }
 
     /// Removes a member from all its environments.
@@ -205,8 +176,6 @@ impl EditableState {
     /// Ends all environments.
     pub(super) fn reset_environments(&mut self) {
         self.environments.clear();
-        self.lost.clear();
-        self.known.clear();
         self.end_environments();
     }
 
@@ -246,10 +215,10 @@ impl EditableState {
     }
 
     fn end_environments(&mut self) {
-        end_environments(&mut self.environments, &mut self.devices, &self.lost, &self.known);
+        end_environments(&mut self.environments, &mut self.devices);
     }
 
-    /// Fills gaps, so that both files can be written in the shape of genv 1.4.3.
+    /// Fills gaps: of devices, whose position commands show as their index, and of times.
     pub(in crate::state) fn normalize(&mut self) {
         inventory::fill_gaps(&mut self.devices);
         for environment in &mut self.environments {

@@ -7,19 +7,18 @@ use tempfile::TempDir;
 
 use super::*;
 
-const ENVS: &str = r#"{"envs": [{"eid": "7", "uid": 1000, "pids": [7]}, {"eid": "8", "uid": 1000, "pids": [8]}]}"#;
-const DEVICES: &str = r#"{"devices": [{"index": 0, "attachments": [{"eid": "7"}]}]}"#;
+const STATE: &str = r#"{"version": 1, "boot_id": "b", "environments": [{"eid": "7", "uid": 1000, "members": [{"pid": 7}]},
+    {"eid": "8", "uid": 1000, "members": [{"pid": 8}]}], "devices": [{"index": 0, "attachments": [{"eid": "7"}]}]}"#;
 
 fn directory() -> TempDir {
     let directory = TempDir::new().unwrap();
-    fs::write(directory.path().join("envs.json"), ENVS).unwrap();
-    fs::write(directory.path().join("devices.json"), DEVICES).unwrap();
+    fs::write(directory.path().join(STATE_FILE), STATE).unwrap();
     directory
 }
 
-fn settle(directory: &TempDir, name: &str) -> f64 {
+fn settle(directory: &TempDir) -> f64 {
     let then = SystemTime::now() - Duration::from_secs(60);
-    let file = File::options().append(true).open(directory.path().join(name)).unwrap();
+    let file = File::options().append(true).open(directory.path().join(STATE_FILE)).unwrap();
     file.set_modified(then).unwrap();
     then.duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
 }
@@ -35,34 +34,17 @@ fn error(directory: &TempDir) -> String {
 }
 
 #[test]
-fn both_files_make_one_state() {
+fn a_read_changes_nothing() {
     let directory = directory();
-    let written = settle(&directory, "envs.json");
+    let written = settle(&directory);
     let state = StateDirectory::new(directory.path()).read().unwrap();
     assert!(state.installed);
     assert!((state.written_timestamp_seconds.unwrap() - written).abs() < 1e-3);
     assert_eq!(eids(&state), ["7", "8"]);
     assert_eq!(state.devices[0].attachments[0].eid, "7");
     assert_eq!(state.warnings, Vec::<String>::new());
-    // A read changes nothing.
-    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
-    assert_eq!(fs::read_to_string(directory.path().join("envs.json")).unwrap(), ENVS);
-}
-
-#[test]
-fn warnings_of_both_files_name_file_and_entry() {
-    let directory = directory();
-    fs::write(directory.path().join("envs.json"), r#"{"envs": [{"eid": "7"}]}"#).unwrap();
-    fs::write(directory.path().join("devices.json"), r#"{"devices": [{"index": 3, "total_memory": "x"}]}"#).unwrap();
-    let state = StateDirectory::new(directory.path()).read().unwrap();
-    assert!(!state.incomplete && state.left_out.eids.contains("7"));
-    assert_eq!(
-        state.warnings,
-        [
-            r#"envs.json: environment "7": its uid is missing, and it is left out"#,
-            r#"devices.json: device 3: its total_memory is "x", and is left out"#,
-        ]
-    );
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    assert_eq!(fs::read_to_string(directory.path().join(STATE_FILE)).unwrap(), STATE);
 }
 
 #[test]
@@ -108,56 +90,47 @@ fn genv_tmpdir_names_the_directory_unless_empty() {
 fn an_unchanged_file_is_not_parsed_again_and_a_changed_one_is() {
     let directory = directory();
     let mut source = StateDirectory::new(directory.path());
-    settle(&directory, "envs.json");
+    settle(&directory);
     source.read().unwrap();
-    let (_, remembered) = source.environments.last.as_mut().unwrap();
-    remembered.entries[0].eid = "remembered".to_owned();
+    let (_, remembered) = source.last.as_mut().unwrap();
+    remembered.environments[0].eid = "remembered".to_owned();
     assert_eq!(eids(&source.read().unwrap()), ["remembered", "8"]);
 
     // The same size, and at once.
-    fs::write(directory.path().join("envs.json"), ENVS.replace("8", "9")).unwrap();
+    fs::write(directory.path().join(STATE_FILE), STATE.replace("8", "9")).unwrap();
     assert_eq!(eids(&source.read().unwrap()), ["7", "9"]);
-    fs::write(directory.path().join("envs.json"), ENVS).unwrap();
+    fs::write(directory.path().join(STATE_FILE), STATE).unwrap();
     assert_eq!(eids(&source.read().unwrap()), ["7", "8"]);
-    assert!(source.environments.last.is_none());
+    assert!(source.last.is_none());
 }
 
 #[test]
 fn a_damaged_file_is_an_error_until_it_is_repaired() {
     let directory = directory();
     let mut source = StateDirectory::new(directory.path());
-    for damaged in ["", r#"{"envs": [{"eid": "7", "#] {
-        fs::write(directory.path().join("envs.json"), damaged).unwrap();
-        assert!(source.read().is_err());
-        settle(&directory, "envs.json");
+    for damaged in ["", r#"{"version": 1, "#] {
+        fs::write(directory.path().join(STATE_FILE), damaged).unwrap();
         assert!(source.read().is_err());
     }
-    fs::write(directory.path().join("envs.json"), ENVS).unwrap();
+    fs::write(directory.path().join(STATE_FILE), STATE).unwrap();
     assert_eq!(eids(&source.read().unwrap()), ["7", "8"]);
 }
 
 #[test]
-fn a_file_that_is_being_written_is_never_read_in_part() {
+fn a_file_that_is_replaced_while_it_is_read_is_read_whole() {
     let directory = directory();
-    let path = directory.path().join("envs.json");
+    let (path, next) = (directory.path().join(STATE_FILE), directory.path().join("next"));
     thread::scope(|scope| {
         let writer = scope.spawn(|| {
-            // As genv 1.4.3 writes: first truncated, then written in pieces.
-            for _ in 0..300 {
-                let mut file = File::create(&path).unwrap();
-                for piece in ENVS.as_bytes().chunks(40) {
-                    std::io::Write::write_all(&mut file, piece).unwrap();
-                    thread::yield_now();
-                }
+            for _ in 0..1000 {
+                fs::write(&next, STATE).unwrap();
+                fs::rename(&next, &path).unwrap();
             }
         });
         let mut source = StateDirectory::new(directory.path());
         while !writer.is_finished() {
-            if let Ok(state) = source.read() {
-                assert_eq!(eids(&state), ["7", "8"]);
-            }
+            assert_eq!(eids(&source.read().unwrap()), ["7", "8"]);
         }
-        assert_eq!(eids(&source.read().unwrap()), ["7", "8"]);
     });
 }
 
@@ -165,7 +138,7 @@ fn a_file_that_is_being_written_is_never_read_in_part() {
 fn a_special_file_is_refused_without_a_wait() {
     let envs = |make: &dyn Fn(&Path)| {
         let directory = directory();
-        let path = directory.path().join("envs.json");
+        let path = directory.path().join(STATE_FILE);
         fs::remove_file(&path).unwrap();
         make(&path);
         error(&directory)
@@ -173,48 +146,44 @@ fn a_special_file_is_refused_without_a_wait() {
     let errors = [
         envs(&|path| fs::create_dir(path).unwrap()),
         envs(&|path| assert!(Command::new("mkfifo").arg(path).status().unwrap().success())),
-        envs(&|path| symlink("envs.json", path).unwrap()),
+        envs(&|path| symlink(STATE_FILE, path).unwrap()),
         envs(&|path| symlink("/etc/passwd", path).unwrap()),
         envs(&|path| File::create(path).unwrap().set_len(1 << 40).unwrap()),
         envs(&|path| fs::write(path, "{").unwrap()),
     ];
     insta::assert_snapshot!(errors.join("\n"), @r#"
-    cannot read DIR/envs.json: it is not a regular file: move it away, or let the next change of an environment do so
-    cannot read DIR/envs.json: it is not a regular file: move it away, or let the next change of an environment do so
-    cannot read DIR/envs.json: it is a symbolic link, which anybody could have put there: move it away, or let the next change of an environment do so
-    cannot read DIR/envs.json: it is a symbolic link, which anybody could have put there: move it away, or let the next change of an environment do so
-    cannot read DIR/envs.json: it has 1099511627776 bytes, and no more than 33554432 are read: move it away: environments whose processes live are restored by the commands of their users
-    cannot read DIR/envs.json: it is not JSON: EOF while parsing an object at line 1 column 1: if it stays so, the next change of an environment keeps it beside, and goes on with what is whole in it
+    cannot read DIR/state.json: it is not a regular file: move it away, or let the next change of an environment do so
+    cannot read DIR/state.json: it is not a regular file: move it away, or let the next change of an environment do so
+    cannot read DIR/state.json: it is a symbolic link, which anybody could have put there: move it away, or let the next change of an environment do so
+    cannot read DIR/state.json: it is a symbolic link, which anybody could have put there: move it away, or let the next change of an environment do so
+    cannot read DIR/state.json: it has 1099511627776 bytes, and no more than 8388608 are read: the next change of an environment keeps it beside, and goes on with its copy
+    cannot read DIR/state.json: it is not understood: EOF while parsing an object at line 1 column 1: the next change of an environment keeps it beside, and goes on with its copy
     "#);
 }
 
 #[test]
 fn a_removed_file_is_an_error_until_it_is_created_again() {
-    for name in ["envs.json", "devices.json"] {
-        let directory = directory();
-        let (path, aside) = (directory.path().join(name), directory.path().join("aside"));
-        let mut source = StateDirectory::new(directory.path());
-        let before = source.read().unwrap();
-        fs::rename(&path, &aside).unwrap();
-        for _ in 0..2 {
-            let error = source.read().unwrap_err().to_string();
-            assert!(error.contains(&format!("{name}: it was removed")), "{error}");
-        }
-        // Another error in between changes nothing about that.
-        let other = directory.path().join(if name == "envs.json" { "devices.json" } else { "envs.json" });
-        let content = fs::read(&other).unwrap();
-        fs::write(&other, "{").unwrap();
-        assert!(source.read().is_err());
-        fs::write(&other, content).unwrap();
-        assert!(source.read().is_err());
-        fs::rename(&aside, &path).unwrap();
-        let after = source.read().unwrap();
-        assert_eq!(after.environments, before.environments);
-        assert_eq!(after.devices, before.devices);
-        // A reader that never saw the file reports no removal.
-        fs::rename(&path, &aside).unwrap();
-        assert!(StateDirectory::new(directory.path()).read().is_ok());
+    let directory = directory();
+    let (path, aside) = (directory.path().join(STATE_FILE), directory.path().join("aside"));
+    let mut source = StateDirectory::new(directory.path());
+    let before = source.read().unwrap();
+    fs::rename(&path, &aside).unwrap();
+    for _ in 0..2 {
+        let error = source.read().unwrap_err().to_string();
+        assert!(error.contains("state.json: it was removed"), "{error}");
     }
+    // Another error in between changes nothing about that.
+    fs::create_dir(&path).unwrap();
+    assert!(source.read().is_err());
+    fs::remove_dir(&path).unwrap();
+    assert!(source.read().is_err());
+    // A reader that never saw the file reports a removal where there is a copy.
+    assert!(StateDirectory::new(directory.path()).read().is_ok());
+    fs::copy(&aside, directory.path().join(COPY_FILE)).unwrap();
+    assert!(error(&directory).contains("it was removed"));
+    fs::rename(&aside, &path).unwrap();
+    let after = source.read().unwrap();
+    assert_eq!((after.environments, after.devices), (before.environments, before.devices));
 }
 
 #[test]

@@ -6,11 +6,11 @@ use crate::model::{MemoryAmount, parse_local_time};
 use crate::state::AttachmentState;
 
 fn read_environments(content: &[u8]) -> Result<Document<EnvironmentState>, NotADocument> {
-    environments(content, &ReadContext::of_text(&TimeZone::UTC))
+    environments(content, &TimeZone::UTC)
 }
 
 fn read_devices(content: &[u8]) -> Result<Document<DeviceState>, NotADocument> {
-    devices(content, &ReadContext::of_text(&TimeZone::UTC))
+    devices(content, &TimeZone::UTC)
 }
 
 fn fixture(version: &str, file: &str) -> Vec<u8> {
@@ -82,7 +82,6 @@ fn attachments_above_the_limit_are_left_out() {
     let read = devs(&json!({"devices": {"0": {"eids": all}, "1": {"eids": ["1"]}}}));
     let counts: Vec<usize> = read.entries.iter().map(|device| device.attachments.len()).collect();
     assert_eq!(counts, [MOST_ATTACHMENTS, 0]);
-    assert_eq!(read.damaged, [1].into());
 }
 
 #[test]
@@ -152,7 +151,6 @@ fn only_a_damaged_environment_itself_is_left_out() {
     assert_eq!(read.entries[0].uid, 1);
     assert!(read.entries[1].pids().eq([1, 2]));
     assert!(read.incomplete);
-    assert_eq!(read.left_out.eids, ["homeless", "negative"].map(str::to_owned).into());
     insta::assert_snapshot!(read.warnings.join("\n"), @r#"
     envs.json: entry 2: it is "nonsense", and it is left out
     envs.json: entry 3: it has no eid, and it is left out
@@ -174,21 +172,6 @@ fn only_a_damaged_environment_itself_is_left_out() {
     envs.json: environment "partly": its kernel_ids are "k", and are left out
     envs.json: environment "odd": its config is "\u001b[2J and much more than anybody wa…, and is left out
     "#);
-}
-
-#[test]
-fn members_of_a_record_that_is_left_out_are_kept_with_the_user_whom_it_names() {
-    let read = envs(&json!({"envs": [
-        {"uid": 1000.0, "pids": [7.0, "8"], "kernel_ids": []},
-        {"uid": 4_000_000_000_u32, "pids": [9]},
-        {"eid": "e9", "uid": "x", "pids": [10]},
-        {"eid": "a", "uid": -1, "pids": {"x": 11}},
-        {"eid": "b", "uid": 4_294_968_296_u64, "pids": [12]},
-        7,
-        null,
-    ]}));
-    assert_eq!(read.left_out.eids, ["e9", "a", "b"].map(str::to_owned).into());
-    assert_eq!(read.left_out.members, [(7, 1000), (8, 1000), (9, 4_000_000_000)].into());
 }
 
 #[test]
@@ -278,34 +261,6 @@ proptest! {
     }
 }
 
-fn records(uid: u32, numbers: std::ops::Range<u32>) -> impl Iterator<Item = Value> {
-    numbers.map(move |number| json!({"eid": format!("{uid}-{number}"), "uid": uid, "pids": [1]}))
-}
-
-#[test]
-fn of_a_user_with_too_many_records_the_first_are_read_and_all_records_of_others() {
-    let all: Vec<Value> = records(1, 0..20_000).chain(records(2, 0..3)).chain(records(1, 20_000..20_001)).collect();
-    let read = envs(&json!({"envs": all}));
-    let of = |uid| read.entries.iter().filter(|it| it.uid == uid).count();
-    assert_eq!((of(1), of(2)), (8_192, 3));
-    assert_eq!(read.entries[8_191].eid, "1-8191");
-    assert!(read.incomplete);
-    assert_eq!(
-        read.warnings,
-        ["envs.json: 11809 records of environments of the user with uid 1 are left out: there are too many"]
-    );
-}
-
-#[test]
-fn with_too_many_users_the_first_records_of_each_user_are_read() {
-    let all: Vec<Value> =
-        (1..4).flat_map(|uid| records(uid, 0..8_000)).chain((10..9_000).flat_map(|uid| records(uid, 0..1))).collect();
-    let read = envs(&json!({"envs": all}));
-    assert_eq!(read.entries.len(), 16_384);
-    let singles = read.entries.iter().filter(|it| it.uid >= 10).count();
-    assert_eq!(singles, 8_990);
-}
-
 #[test]
 fn only_the_large_fields_of_a_record_or_device_are_left_out() {
     let large = "n".repeat(2 << 20);
@@ -325,5 +280,4 @@ fn only_the_large_fields_of_a_record_or_device_are_left_out() {
     ]}));
     let attachments = |index: usize| read.entries[index].attachments.len();
     assert_eq!((attachments(0), attachments(1)), (1, 0));
-    assert_eq!(read.damaged, [1].into());
 }

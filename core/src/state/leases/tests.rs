@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::*;
+use crate::state::host::STATE_FILE;
 use crate::state::{MemberId, State, StateStore, StoreError};
 
 const NOW: u64 = 1_700_000_000;
@@ -53,8 +54,6 @@ fn a_lease_is_kept_until_its_environment_ends() {
     assert_eq!(ends(folder.path()), [("a".to_owned(), end), ("b".to_owned(), end)]);
     let file = folder.path().join(name(own()));
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o644);
-    // genv 1.x refuses unknown keys.
-    assert!(!fs::read_to_string(folder.path().join("envs.json")).unwrap().contains("lease"));
     let leave = |eid| assert!(update(folder.path(), NOW + 9, |state| state.leave(eid, &me())));
     leave("a");
     assert_eq!(ends(folder.path()), [("b".to_owned(), end)]);
@@ -73,7 +72,7 @@ fn a_new_environment_has_no_lease_of_an_ended_one() {
         state.activate("a", own(), None, &me());
     });
     assert_eq!(ends(folder.path()), []);
-    // genv 1.x leaves the file as it is.
+    // A user puts the earlier file back.
     fs::write(folder.path().join(name(own())), kept).unwrap();
     assert_eq!(ends(folder.path()), []);
 }
@@ -149,5 +148,5 @@ fn a_lease_that_cannot_be_written_changes_nothing() {
     };
     let refused = store(folder.path(), NOW).update(change).unwrap_err();
     assert!(refused.to_string().contains(&name(own())), "{refused}");
-    assert!(!folder.path().join("envs.json").exists());
+    assert!(!folder.path().join(STATE_FILE).exists());
 }

@@ -3,20 +3,28 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::state::MemberState;
-use crate::state::document::{self, ReadContext};
+use crate::state::document;
 
 fn utc() -> Times {
     Times { zone: TimeZone::UTC, now_seconds: 1_795_174_860 }
 }
 
+fn environments(environments: &[EnvironmentState], times: &Times) -> Vec<u8> {
+    json(&EnvironmentsDocument::new(environments, times))
+}
+
+fn devices(devices: &[DeviceState], times: &Times) -> Vec<u8> {
+    json(&DevicesDocument::new(devices, times))
+}
+
 fn rewritten_environments(content: &[u8], times: &Times) -> Vec<u8> {
-    let read = document::environments(content, &ReadContext::of_text(&times.zone)).unwrap();
+    let read = document::environments(content, &times.zone).unwrap();
     assert_eq!(read.warnings, Vec::<String>::new());
     environments(&read.entries, times)
 }
 
 fn rewritten_devices(content: &[u8], times: &Times) -> Vec<u8> {
-    let read = document::devices(content, &ReadContext::of_text(&times.zone)).unwrap();
+    let read = document::devices(content, &times.zone).unwrap();
     assert_eq!(read.warnings, Vec::<String>::new());
     devices(&read.entries, times)
 }
@@ -119,6 +127,7 @@ prop_compose! {
             gpu_memory,
             members: pids.into_iter().map(MemberState::from).collect(),
             kernel_ids: kernel_ids.into_iter().collect(),
+            context_seconds: None,
         }
     }
 }
@@ -138,7 +147,7 @@ proptest! {
         let written = environments(&list, &times);
         prop_assert!(written.is_ascii());
         prop_assert_eq!(&rewritten_environments(&written, &times), &written);
-        let read = document::environments(&written, &ReadContext::of_text(&times.zone)).unwrap().entries;
+        let read = document::environments(&written, &times.zone).unwrap().entries;
         for (read, environment) in read.iter().zip(&list) {
             prop_assert_eq!(&read.eid, &environment.eid);
             prop_assert_eq!(&read.name, &environment.name);

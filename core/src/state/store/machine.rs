@@ -4,14 +4,11 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::proc::{ProcessRequest, ProcessSource, ProcessTable};
-use crate::state::attachments;
 use crate::state::change::EditableState;
-use crate::state::data::Visible;
 use crate::state::fates::{self, Contexts, Fate, Fates};
 use crate::state::kernels::Kernels;
-use crate::state::restore::{self, Restored};
 use crate::state::waiting::FindWaiting;
-use crate::state::{EnvironmentState, ProcessId, State, known, liveness, strangers};
+use crate::state::{EnvironmentState, ProcessId, State, liveness, strangers};
 
 /// The sources of the store.
 pub(super) struct Machine {
@@ -31,8 +28,7 @@ impl std::fmt::Debug for Machine {
 }
 impl Machine {
     pub(super) fn fates(&mut self, state: &State, table: &ProcessTable, directory: &Path) -> Fates {
-        let mut ended = liveness::without_shells(state, table);
-        ended.extend(known::cleared(state, table));
+        let ended = liveness::without_shells(state, table);
         let mut evidence = fates::FateEvidence {
             directory,
             now_seconds: self.now_seconds(),
@@ -40,7 +36,7 @@ impl Machine {
             contexts: self.contexts.as_mut(),
             linger_seconds: self.linger_seconds,
         };
-        fates::fates(state, &ended, &mut evidence)
+        fates::fates(&ended, &mut evidence)
     }
 
     /// Whether one of these fates is to be recorded. An ended environment is removed soon: a later process of its user
@@ -56,21 +52,13 @@ impl Machine {
                 Fate::Unknown => return false,
             };
             let is_recorded = |it: &ProcessId| members.is_some_and(|listed| listed.member(it.pid).is_some());
-            let known = state.recorded.known.get(eid);
-            !jobs.iter().all(is_recorded) || *at_work && fates::is_news(known, now_seconds, self.linger_seconds)
+            let noted = members.and_then(|listed| listed.context_seconds);
+            !jobs.iter().all(is_recorded) || *at_work && fates::is_news(noted, now_seconds, self.linger_seconds)
         })
     }
 
     pub(super) fn find_strangers(&mut self, state: &mut State, table: &ProcessTable, directory: &Path) {
         strangers::mark(&mut state.environments, table, self.processes.as_mut(), directory);
-    }
-
-    pub(super) fn restored(&mut self, state: &State, table: &ProcessTable) -> Vec<Restored> {
-        restore::find(state, table, self.processes.as_mut())
-    }
-
-    pub(super) fn visible(&mut self, state: &State) -> Visible {
-        attachments::visible(state, self.processes.as_mut())
     }
 
     pub(super) fn now_seconds(&self) -> f64 {
@@ -80,8 +68,7 @@ impl Machine {
 
     pub(super) fn members(&mut self, state: &State, others: &[u32]) -> ProcessTable {
         let members = state.environments.iter().flat_map(EnvironmentState::pids);
-        let lost = state.recorded.lost.iter().map(|it| it.process.pid);
-        self.look(members.chain(lost).chain(others.iter().copied()).collect())
+        self.look(members.chain(others.iter().copied()).collect())
     }
 
     /// The table with the new members and waiting processes.

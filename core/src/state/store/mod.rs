@@ -11,15 +11,14 @@ use std::time::{Duration, SystemTime};
 
 use machine::Machine;
 
-use super::change;
 use super::commit::Loaded;
+use super::failure::StoreError;
 use super::fates::Contexts;
 use super::jobs::{self, FindEnvironments, NewJobs};
 use super::kernels::Kernels;
 use super::linger::linger_seconds;
 use super::liveness;
 use super::refused;
-use super::restore;
 use super::state_lock::{self, StateLock};
 use super::waiting::{self, QueuePlace};
 use super::{EnvironmentState, State, StateDirectory, StateError, Waiting, directory};
@@ -29,45 +28,11 @@ use crate::proc::{ProcReader, ProcessSource, ProcessTable};
 /// How long a command waits for the lock if no other time is given. genv 1.4.3 holds it for as long as `nvidia-smi` takes.
 pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a reader waits for the writer of a file that looks damaged.
+/// How long a reader waits for a writer where the file is damaged.
 const READING_PATIENCE: Duration = Duration::from_millis(500);
 
 /// How long a reader with new findings waits for the lock.
 const NOTING_PATIENCE: Duration = Duration::from_millis(250);
-
-/// Why the state was not changed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StoreError {
-    /// The lock could not be acquired.
-    #[error(transparent)]
-    Lock(#[from] LockError),
-    /// The state cannot be read.
-    #[error(transparent)]
-    Read(#[from] StateError),
-    /// Simulated devices would enter a state of real ones, or real devices a state of simulated ones.
-    #[error(
-        "cannot change {}: its devices are {kind}, and those that this command knows are not: set GENV_TMPDIR to another \
-         directory, or {remedy}", .path.display()
-    )]
-    OtherDevices {
-        /// The state directory.
-        path: PathBuf,
-        /// The kind of the recorded devices.
-        kind: &'static str,
-        /// The remedy.
-        remedy: &'static str,
-    },
-    /// A file cannot be written; the old files stay.
-    #[error("cannot write {path}: {why}: {remedy}", path = .path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// The error of the system.
-        why: String,
-        /// The remedy.
-        remedy: &'static str,
-    },
-}
 
 /// The state of this host, to be read and changed.
 #[derive(Debug)]
@@ -193,7 +158,7 @@ impl StateStore {
 
     /// Reads the state without the lock. Ended members and environments are left out.
     ///
-    /// No file is written. Of a damaged file, the whole entries are read.
+    /// No file is written. In place of a damaged file its copy is read.
     ///
     /// # Errors
     /// A file cannot be read.
@@ -216,35 +181,19 @@ impl StateStore {
             Err(error) => (self.read_damaged().map_err(|_| error)?, false),
         };
         state.environments.retain(&wanted);
-        let known = &mut state.recorded.known;
-        known.retain(|_, known| wanted(&known.environment));
         if self.cleaning {
             let ended = self.machine.kernels.ended(&state.environments);
             let table = self.machine.members(&state, &[]);
             self.machine.find_strangers(&mut state, &table, &self.path);
             let fates = self.machine.fates(&state, &table, &self.path);
-            let mut restored = self.machine.restored(&state, &table);
-            restored.retain(|it| wanted(&it.environment));
-            let visible = self.machine.visible(&state);
             // Damage is left to the next change.
-            let is_sound = is_whole
-                && state.written_timestamp_seconds.is_some()
-                && state.warnings.is_empty()
-                && state.recorded.bare.is_empty();
+            let is_sound = is_whole && state.written_timestamp_seconds.is_some() && state.warnings.is_empty();
             if is_sound {
                 self.find_jobs(&state, &table);
                 self.has_news = !self.new_jobs.is_empty() || self.machine.is_news(&state, &fates);
             }
             let now_seconds = self.machine.now_seconds();
             liveness::clean(&mut state, &table, &ended, &fates, now_seconds);
-            restore::apply(&mut state, restored, now_seconds);
-            change::attach_visible(
-                &mut state.devices,
-                &state.environments,
-                &mut state.recorded.bare,
-                &visible,
-                now_seconds,
-            );
         }
         Ok(state)
     }
@@ -260,10 +209,10 @@ impl StateStore {
         }
     }
 
-    /// The whole entries of the files, one of which is damaged.
+    /// The copy of a damaged file.
     fn read_damaged(&mut self) -> Result<State, StateError> {
         let directory = directory::open(&self.path)?;
-        // A file that looks damaged may be half written by genv 1.x, which then holds the lock.
+        // A command may import earlier files meanwhile, or write the file again.
         let lock = self.lock(directory.as_fd(), Some(READING_PATIENCE), false);
         let loaded = Loaded::read(directory.as_fd(), &self.path)?;
         drop(lock);
@@ -315,7 +264,7 @@ impl StateStore {
 
     /// The processes that wait in the queue of a state, in order of arrival.
     pub fn waiting(&mut self, state: &State) -> Vec<Waiting> {
-        let queue = &state.recorded.queue;
+        let queue = &state.queued;
         if queue.is_empty() {
             return Vec::new();
         }

@@ -6,19 +6,17 @@ use std::path::Path;
 
 use rustix::fs::fstat;
 
-use super::{StateStore, StoreError};
+use super::StateStore;
 use crate::proc::{ProcessTable, UserNamespace};
 use crate::state::change::{EditableState, Facts, Policy, Refusal, Reply, Request, Requester, apply};
 use crate::state::commit::{self, FileWriter, Loaded};
-use crate::state::data::Visible;
+use crate::state::failure::StoreError;
 use crate::state::fates::Fates;
 use crate::state::jobs;
 use crate::state::kernels::EndedKernels;
-use crate::state::restore::{self, Restored};
-use crate::state::shape::Times;
 use crate::state::state_lock::StateLock;
 use crate::state::waiting::{self, QueuePlace};
-use crate::state::{DeviceState, State, Waiting, confirmed, directory, known, leases, liveness};
+use crate::state::{DeviceState, State, Waiting, confirmed, directory, leases, liveness};
 
 impl StateStore {
     /// Changes the state under the lock. If the change fails, no file is written.
@@ -40,10 +38,9 @@ impl StateStore {
         if self.cleaning {
             let (state, ended, fates) = (&mut loaded.state, &answers.ended, &answers.fates);
             liveness::clean(state, &table, ended, fates, now_seconds);
-            restore::apply(state, answers.restored, now_seconds);
             liveness::record_jobs(&mut state.environments, &self.new_jobs);
         }
-        let mut editable = loaded.edit(&table, &answers.waiting, answers.visible, now_seconds);
+        let mut editable = loaded.edit(&table, &answers.waiting, now_seconds);
         let jobs = confirmed::job_keys(&editable.environments);
         let value = change(&mut editable)?;
         editable.normalize();
@@ -54,9 +51,7 @@ impl StateStore {
         self.refuse_other_devices(&mut loaded.state, &editable)?;
         let table = self.machine.newcomers(&editable, table);
         commit::identify_members(&loaded.state, &mut editable, &table);
-        let recorded = commit::record(&mut loaded, &editable, &table);
-        #[expect(clippy::cast_possible_truncation, reason = "clocks show less than the year 9999")]
-        let times = Times { zone: loaded.time_zone.clone(), now_seconds: now_seconds.floor() as i64 };
+        let mut records = commit::records(&loaded.state, &editable, &table);
         let mut files =
             FileWriter { disk: self.disk.as_ref(), directory, path: &self.path, notices: &mut self.notices };
         let before = (&loaded.state.environments[..], &loaded.state.devices[..]);
@@ -73,7 +68,7 @@ impl StateStore {
         }
         // The place must exist before other processes read the queue.
         let place = QueuePlace::keep(self.place.take(), directory, &editable.queue);
-        files.write(&loaded, &editable, &recorded, &times)?;
+        files.write(&loaded, &mut records)?;
         let now_seconds = self.machine.now_seconds();
         obstacle = obstacle.or(confirm(taken, now_seconds));
         drop(lock);
@@ -131,14 +126,14 @@ impl StateStore {
         // Devices without a recorded kind are real in the default directory, and of unknown kind in any other.
         let default = self.path == Path::new(directory::DEFAULT_DIRECTORY);
         let unmarked = (default && !before.devices.is_empty()).then_some(false);
-        match before.recorded.simulated.or(unmarked) {
+        match before.simulated.or(unmarked) {
             Some(known) if known != simulated => Err(StoreError::OtherDevices {
                 path: self.path.clone(),
                 kind: if known { "simulated" } else { "real" },
                 remedy: if known { "remove that one" } else { "unset GENV_DEVICES and GENV_SCENARIO" },
             }),
             _ => {
-                before.recorded.simulated = Some(simulated);
+                before.simulated = Some(simulated);
                 Ok(())
             }
         }
@@ -152,7 +147,7 @@ impl StateStore {
             self.notices.extend(lock.notice.take());
             waiting::remove_leftovers(self.disk.as_ref(), directory);
             let mut loaded = Loaded::read(directory, &self.path)?;
-            let queue = &loaded.state.recorded.queue;
+            let queue = &loaded.state.queued;
             let (processes, find) = (self.machine.processes.as_mut(), self.machine.find_waiting);
             let waiting = waiting::places(directory, queue, processes, find);
             let pids: Vec<u32> = waiting.keys().copied().collect();
@@ -160,12 +155,7 @@ impl StateStore {
             self.machine.find_strangers(&mut loaded.state, &table, &self.path);
             let state = &loaded.state;
             let kernels = state.environments.iter().any(|it| !it.kernel_ids.is_empty());
-            let lost = !state.recorded.lost.is_empty();
-            let bare = !state.recorded.bare.is_empty();
             let questions = kernels
-                || lost
-                || bare
-                || !known::cleared(state, &table).is_empty()
                 || !liveness::without_shells(state, &table).is_empty()
                 || self.seeks_jobs.is_some() && jobs::are_watched(state, &table);
             match answers.take() {
@@ -180,8 +170,6 @@ impl StateStore {
                     answers = Some(Answers {
                         ended: self.machine.kernels.ended(&state.environments),
                         fates: self.machine.fates(state, &table, &self.path),
-                        restored: self.machine.restored(state, &table),
-                        visible: self.machine.visible(state),
                         waiting,
                     });
                 }
@@ -197,6 +185,4 @@ struct Answers {
     waiting: HashMap<u32, Waiting>,
     ended: EndedKernels,
     fates: Fates,
-    restored: Vec<Restored>,
-    visible: Visible,
 }

@@ -85,8 +85,13 @@ fn the_request_of_a_waiting_process_is_the_content_of_its_file() {
 fn only_leftovers_of_killed_commands_are_removed() {
     let folder = TempDir::new().unwrap();
     let directory = File::open(folder.path()).unwrap();
-    let left = [".envs.json.new", ".devices.json.new-0123456789abcdef", ".genv-confirmed-7.json.new-01"];
-    let kept = [".other.new", "envs.json", ".new", "genv-waiting-x"];
+    let left = [
+        ".state.json.new",
+        ".state-copy.json.new-0123456789abcdef",
+        ".envs.json.new-01",
+        ".genv-confirmed-7.json.new-01",
+    ];
+    let kept = [".other.new", "state.json", ".new", "genv-waiting-x"];
     for file in left.iter().chain(&kept) {
         fs::write(folder.path().join(file), "").unwrap();
     }

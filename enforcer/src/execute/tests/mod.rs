@@ -211,21 +211,22 @@ impl Stage {
     }
 
     fn environment(&self, eid: &str, uid: u32, member: u32) {
-        let time = "20/11/2026 12:00:00";
-        let environment = json!({"eid": eid, "uid": uid, "creation": time, "username": "somebody", "pids": [member],
-            "config": {"name": null, "gpu_memory": null, "gpus": null}, "kernel_ids": []});
-        let attachment = json!({"eid": eid, "gpu_memory": null, "time": time});
+        // 2026-11-20 12:00:00 UTC.
+        let time = 1_795_176_000;
+        let environment = json!({"eid": eid, "uid": uid, "username": "somebody", "created_timestamp_seconds": time,
+            "members": [{"pid": member}]});
+        let attachment = json!({"eid": eid, "attached_timestamp_seconds": time});
         let device = json!({"index": 0, "total_memory": "81920mi", "attachments": [attachment]});
-        let files = [("envs.json", json!({"envs": [environment]})), ("devices.json", json!({"devices": [device]}))];
-        for (name, content) in files {
-            fs::write(self.genv.path().join(name), content.to_string()).unwrap();
-        }
+        let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        let state =
+            json!({"version": 1, "boot_id": boot_id.trim(), "environments": [environment], "devices": [device]});
+        fs::write(self.genv.path().join("state.json"), state.to_string()).unwrap();
     }
 
     fn attached(&self) -> bool {
-        let text = fs::read_to_string(self.genv.path().join("devices.json")).unwrap();
-        let devices: Value = serde_json::from_str(&text).unwrap();
-        devices["devices"][0]["attachments"] != json!([])
+        let text = fs::read_to_string(self.genv.path().join("state.json")).unwrap();
+        let state: Value = serde_json::from_str(&text).unwrap();
+        state["devices"][0]["attachments"].as_array().is_some_and(|all| !all.is_empty())
     }
 }
 

@@ -62,8 +62,8 @@ fn promise_03_unknown_never_acts() {
     let mut blind = stage.asking(Box::new(|| Err("the driver hangs".to_owned())));
     refused(&mut blind, &terminate(&target), "the driver hangs", true);
     stage.gpu_use.lock().unwrap().insert(known.pid(), [0].into());
-    fs::write(stage.genv.path().join("envs.json"), "{").unwrap();
-    refused(&mut executor, &terminate(&target), "envs.json", true);
+    fs::write(stage.genv.path().join("state.json"), "{").unwrap();
+    refused(&mut executor, &terminate(&target), "state.json", true);
     assert!(victim.runs() && known.runs());
     assert_eq!(stage.results(), ["refused"; 3]);
 }

@@ -96,12 +96,12 @@ impl HostFacts<'_> {
         Some(uuid).filter(|uuid| !uuid.is_empty())
     }
 
-    /// Whether a record of the state is damaged, so that what is not there may exist all the same.
+    /// Whether the state is damaged or lacks records, so that what is not there may exist all the same.
     pub(crate) fn state_is_damaged(&self) -> bool {
         self.state_error().is_some()
     }
 
-    /// Whether an entry of the state is damaged that may say who holds a GPU.
+    /// Whether an entry of `devices.json`, the file of genv 1.x, was left out that may say who holds a GPU.
     pub(crate) fn holders_are_damaged(&self, gpu: u32) -> bool {
         let entries = self.state_error().unwrap_or_default().split("; ");
         let mut entries = entries.filter_map(|entry| entry.strip_prefix("devices.json: "));

@@ -220,7 +220,7 @@ impl Evidence<'_, '_> {
         self.left_out().or_else(|| self.moved()).or_else(|| needs_processes.then(|| self.unknown_use()).flatten())
     }
 
-    /// An environment is not there, or does not hold a device any more, and a record is damaged that may say so.
+    /// An environment is not there, or does not hold a device any more, and the state may lack the record of it.
     fn left_out(&self) -> Option<String> {
         if !self.host().state_is_damaged() {
             return None;

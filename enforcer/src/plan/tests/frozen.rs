@@ -29,7 +29,7 @@ fn without_attachments(lab: &mut Lab) {
 fn without_environment(lab: &mut Lab) {
     lab.damage(DAMAGE);
     lab.hosts[0].environments.clear();
-    lab.hide(10, "state_damaged");
+    lab.hide(10, "state_unreadable");
 }
 
 fn lost_devices(lab: &mut Lab) {
@@ -82,8 +82,8 @@ fn unknowns() -> Vec<Case> {
         ("a hung driver", changed(|lab| lab.fail("gpu")), processes, "no fresh facts from gpu01"),
         ("an unreadable state", changed(|lab| lab.fail("state")), all, "no fresh facts from gpu01"),
         ("unreadable processes", changed(|lab| lab.fail("processes")), all, "no fresh facts from gpu01"),
-        ("a damaged devices.json", changed(without_attachments), &all[2..], "a record of genv's state is damaged"),
-        ("a damaged envs.json", changed(without_environment), &all[1..], "a record of genv's state is damaged"),
+        ("a device left out", changed(without_attachments), &all[2..], "a record of genv's state is damaged"),
+        ("an environment left out", changed(without_environment), &all[1..], "a record of genv's state is damaged"),
         ("lost devices", changed(lost_devices), processes, "the driver does not tell the processes on device"),
         ("untold lists", changed(untold_lists), processes, "the driver does not tell the processes on device"),
         ("unknown uids", unread(&[10, 20], "unreadable"), processes, "it is not known where"),
@@ -195,7 +195,7 @@ fn a_process_that_was_told_to_end_keeps_its_grace_while_it_cannot_be_seen() {
         let steps = daemon.run(&lab(), 200);
         let steps: Vec<String> = steps.iter().map(|(_, step)| short(step)).collect();
         assert!(!steps.contains(&"terminate 20".to_owned()), "{what}: {steps:?}");
-        if !matches!(what, "a damaged devices.json" | "a damaged envs.json" | "unmeasured use") {
+        if !matches!(what, "a device left out" | "an environment left out" | "unmeasured use") {
             assert_eq!(steps, ["kill 20"], "{what}");
         }
     }

@@ -1,4 +1,4 @@
-//! Users who keep every rule, what genv's files say of them, and the daemon that judges them.
+//! Users who keep every rule, what genv's state says of them, and the daemon that judges them.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,7 +11,8 @@ use genv_tests::enforcer::{Enforcer, Setup, ends, sleeper_of};
 use genv_tests::patience::until;
 use genv_tests::process::{Sleeper, children};
 use genv_tests::root::FIRST_UID;
-use jiff::{SignedDuration, Timestamp, tz::TimeZone};
+use genv_tests::state;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 /// The user who breaks the rules, and writes into the state whatever helps. Nothing may happen to the next six users.
@@ -66,22 +67,23 @@ impl Random {
     }
 }
 
-/// The time in so many hours as `genv` writes times, in UTC.
-pub(super) fn time_in(hours: i64) -> String {
-    let then = Timestamp::now() + SignedDuration::from_hours(hours);
-    then.to_zoned(TimeZone::UTC).strftime("%d/%m/%Y %H:%M:%S").to_string()
+/// The time in so many hours, Unix time.
+pub(super) fn time_in(hours: i64) -> i64 {
+    Timestamp::now().as_second() + hours * 3600
 }
 
-/// Both of genv's files.
+/// Members of an environment, by their pids alone.
+pub(super) fn members(pids: &[u32]) -> Value {
+    pids.iter().map(|pid| json!({ "pid": pid })).collect()
+}
+
+/// The document of genv's state.
 #[derive(Clone, Debug)]
-pub(super) struct Files {
-    pub(super) environments: Value,
-    pub(super) devices: Value,
-}
+pub(super) struct Document(pub(super) Value);
 
-impl Files {
+impl Document {
     pub(super) fn environments(&mut self) -> &mut Vec<Value> {
-        self.environments["envs"].as_array_mut().unwrap()
+        self.0["environments"].as_array_mut().unwrap()
     }
 
     /// One of the environments.
@@ -93,23 +95,22 @@ impl Files {
 
     /// The attachments of a device.
     pub(super) fn on(&mut self, device: usize) -> &mut Vec<Value> {
-        self.devices["devices"][device]["attachments"].as_array_mut().unwrap()
+        self.0["devices"][device]["attachments"].as_array_mut().unwrap()
     }
 
-    pub(super) fn attach(&mut self, device: usize, eid: &Value, memory: Option<&str>, time: &str) {
-        self.on(device).push(json!({"eid": eid, "gpu_memory": memory, "time": time}));
+    pub(super) fn attach(&mut self, device: usize, eid: &Value, memory: Option<&str>, time: i64) {
+        self.on(device).push(json!({"eid": eid, "gpu_memory": memory, "attached_timestamp_seconds": time}));
     }
 
     /// Adds an environment that is attached to these devices.
     pub(super) fn add(&mut self, eid: &Value, uid: u32, pids: &[u32], devices: &[usize], memory: Option<&str>) {
         let time = time_in(0);
         for device in devices {
-            self.attach(*device, eid, memory, &time);
+            self.attach(*device, eid, memory, time);
         }
         self.environments().push(json!({
-            "eid": eid, "uid": uid, "creation": time, "username": format!("u{uid}"),
-            "config": {"name": null, "gpu_memory": memory, "gpus": devices.len()},
-            "pids": pids, "kernel_ids": [],
+            "eid": eid, "uid": uid, "username": format!("u{uid}"), "created_timestamp_seconds": time,
+            "gpus": devices.len(), "gpu_memory": memory, "members": members(pids),
         }));
     }
 }
@@ -135,15 +136,17 @@ pub(super) fn uses(pid: u32, device: usize, memory: &str, utilization: f64) -> S
 pub(super) struct Lab {
     pub(super) enforcer: Enforcer,
     pub(super) innocents: Vec<Innocent>,
-    /// The files before any mischief.
-    pub(super) honest: Files,
+    /// The state before any mischief.
+    pub(super) honest: Document,
 }
 
 impl Lab {
     pub(super) fn start() -> Result<Self> {
         let device = |index: usize| json!({"index": index, "total_memory": "81920mi", "attachments": []});
         let devices: Vec<Value> = (0..DEVICES).map(device).collect();
-        let mut honest = Files { environments: json!({"envs": []}), devices: json!({"devices": devices}) };
+        let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+        let document = json!({"version": 1, "boot_id": boot_id.trim(), "environments": [], "devices": devices});
+        let mut honest = Document(document);
         let mut innocents = Vec::new();
         // The user, the claim, the device in use, and the environment of which it is the member.
         for (user, claim, used, of) in [
@@ -205,7 +208,7 @@ impl Lab {
 
     /// Whether an environment has this device by its own user's will.
     pub(super) fn holds(&self, eid: &Value, device: u64) -> bool {
-        let attachments = &self.honest.devices["devices"][usize::try_from(device).unwrap()]["attachments"];
+        let attachments = &self.honest.0["devices"][usize::try_from(device).unwrap()]["attachments"];
         attachments.as_array().is_some_and(|all| all.iter().any(|attachment| attachment["eid"] == *eid))
     }
 
@@ -255,23 +258,21 @@ fn libfaketime() -> Result<PathBuf> {
     found.context("libfaketimeMT.so.1 is missing: install the Debian package faketime")
 }
 
-/// Puts the clock and the files back, each file at once, and removes what lies beside them.
-fn restore(setup: &Setup, files: &Files) -> Result<()> {
+/// Puts the clock and the state back, and removes what lies beside the state.
+fn restore(setup: &Setup, document: &Document) -> Result<()> {
     turn_clock(setup, "+0")?;
     let folder = setup.genv_directory();
     fs::create_dir_all(&folder)?;
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777))?;
     let new = folder.join(".new");
-    for (name, content) in [("devices.json", &files.devices), ("envs.json", &files.environments)] {
-        fs::write(&new, content.to_string())?;
-        fs::set_permissions(&new, fs::Permissions::from_mode(0o666))?;
-        // A folder that mischief put there.
-        let _ = fs::remove_dir_all(folder.join(name));
-        fs::rename(&new, folder.join(name))?;
-    }
+    fs::write(&new, document.0.to_string())?;
+    fs::set_permissions(&new, fs::Permissions::from_mode(0o666))?;
+    // A folder that mischief put there.
+    let _ = fs::remove_dir_all(folder.join(state::FILE));
+    fs::rename(&new, folder.join(state::FILE))?;
     for entry in fs::read_dir(&folder)? {
         let path = entry?.path();
-        if !path.ends_with("devices.json") && !path.ends_with("envs.json") {
+        if !path.ends_with(state::FILE) {
             // A new state file that the enforcer has not renamed yet is gone a moment later.
             let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir_all(&path));
         }

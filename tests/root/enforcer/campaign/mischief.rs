@@ -1,4 +1,4 @@
-//! The kinds of mischief: what a user can do to genv's files and with processes, and what can happen to a machine.
+//! The kinds of mischief: what a user can do to genv's state and with processes, and what can happen to a machine.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -10,12 +10,13 @@ use anyhow::{Context as _, Result};
 use genv_tests::enforcer::{is_alive, sleeper_of};
 use genv_tests::process::Sleeper;
 use genv_tests::root::apart;
+use genv_tests::state;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde_json::{Value, json};
 
-use super::lab::{Files, Innocent, Lab, MALLORY, OUTSIDE, Random, SPARE, time_in, turn_clock, uses};
+use super::lab::{Document, Innocent, Lab, MALLORY, OUTSIDE, Random, SPARE, members, time_in, turn_clock, uses};
 
 /// One kind of mischief, which goes on all the time of a round.
 pub(super) type Mischief = (&'static str, Deed);
@@ -27,7 +28,7 @@ pub(super) enum Deed {
     Act(Act),
 }
 
-type Lie = fn(&mut Files, &mut Random, &[Innocent]);
+type Lie = fn(&mut Document, &mut Random, &[Innocent]);
 type Act = fn(&mut Adversary<'_>) -> Result<()>;
 
 pub(super) fn all() -> Vec<Mischief> {
@@ -38,8 +39,9 @@ pub(super) fn all() -> Vec<Mischief> {
 const LIES: &[(&str, Lie)] = &[
     ("changed_users_and_members", |files, random, _| {
         let uids = [0, 1, MALLORY, MALLORY + 1, MALLORY + 6, u32::MAX].map(|uid| ("uid", json!(uid)));
-        let pids = [json!([]), json!([4_194_303]), json!([0])].map(|pids| ("pids", pids));
-        let (key, value) = random.one_of(&[&uids[..], &pids].concat()).clone();
+        let listed: [&[u32]; 3] = [&[], &[4_194_303], &[0]];
+        let listed = listed.map(|pids| ("members", members(pids)));
+        let (key, value) = random.one_of(&[&uids[..], &listed].concat()).clone();
         files.one(random)[key] = value;
     }),
     // The ancestor of every process, and the process that started the innocents.
@@ -49,7 +51,7 @@ const LIES: &[(&str, Lie)] = &[
     }),
     ("claimed_members", |files, random, innocents| {
         if random.below(2) == 0 {
-            files.environments().iter_mut().for_each(|environment| environment["pids"] = json!([]));
+            files.environments().iter_mut().for_each(|environment| environment["members"] = json!([]));
         }
         let pids: Vec<u32> = innocents.iter().map(|innocent| innocent.pid).collect();
         files.add(&json!("m"), MALLORY, &pids, &[SPARE], Some("1mi"));
@@ -62,30 +64,45 @@ const LIES: &[(&str, Lie)] = &[
             let own = innocents.iter().filter(|innocent| environment["uid"] == innocent.uid);
             let mut pids: Vec<u32> = own.map(|innocent| innocent.pid).collect();
             pids.rotate_right(random.below(2));
-            environment["pids"] = json!(pids);
+            environment["members"] = members(&pids);
         }
     }),
     ("little_memory", |files, random, _| {
         let memory = json!(random.one_of(&["1mi", "0", "1b", "4095mi"]));
         let environment = files.one(random);
-        environment["config"]["gpu_memory"] = memory.clone();
+        environment["gpu_memory"] = memory.clone();
         let eid = environment["eid"].clone();
         for device in 0..=SPARE {
             let own = files.on(device).iter_mut().filter(|attachment| attachment["eid"] == eid);
             own.for_each(|attachment| attachment["gpu_memory"] = memory.clone());
         }
     }),
-    // Old, in another form, or now by the clock of a zone from 12 hours behind to 14 ahead, days before or after.
+    // Old, far ahead, no time, or hours and days before or after now.
     ("changed_times", |files, random, _| {
         let hours = i64::try_from(random.below(27)).unwrap() - 12;
-        let elsewhere = time_in(hours + 24 * *random.one_of(&[0, 0, -3, 3]));
-        let times = ["01/01/1970 00:00:00", "01/01/2001 12:00:00", "31/12/9999 23:59:59", "2026-01-01", "yesterday"];
-        let time: &str = if random.below(2) == 0 { &elsewhere } else { random.one_of::<&str>(&times) };
-        files.environments().iter_mut().for_each(|environment| environment["creation"] = json!(time));
+        let elsewhere = json!(time_in(hours + 24 * *random.one_of(&[0, 0, -3, 3])));
+        let times = json!([0, LONG_AGO, FAR_AHEAD, -1e300, 1e300, null, "yesterday"]);
+        let time = if random.below(2) == 0 { elsewhere } else { random.one_of(times.as_array().unwrap()).clone() };
+        let creations = files.environments().iter_mut();
+        creations.for_each(|environment| environment["created_timestamp_seconds"] = time.clone());
         for device in 0..=SPARE {
-            files.on(device).iter_mut().for_each(|attachment| attachment["time"] = json!(time));
+            let attachments = files.on(device).iter_mut();
+            attachments.for_each(|attachment| attachment["attached_timestamp_seconds"] = time.clone());
         }
     }),
+    // False facts of the members: processes of another start, boot or pid namespace.
+    ("forged_starts", |files, random, _| {
+        for environment in files.environments() {
+            for member in environment["members"].as_array_mut().unwrap() {
+                member["start_time_ticks"] = json!(random.one_of(&[0, 1, u64::MAX]));
+                member["pid_namespace"] = json!(random.one_of(&[4_026_531_836_u64, 4_026_532_178, 0]));
+            }
+        }
+        if random.below(2) == 0 {
+            files.0["boot_id"] = json!("00000000-0000-4000-8000-000000000000");
+        }
+    }),
+    ("another_version", |files, random, _| files.0["version"] = json!(random.one_of(&[0, 2, u32::MAX]))),
     ("devices_taken", |files, random, _| {
         let mut taken = std::mem::take(files.on(random.below(6)));
         if random.below(2) == 0 {
@@ -95,12 +112,12 @@ const LIES: &[(&str, Lie)] = &[
     // More devices than a rule allows, which no process uses.
     ("devices_forced_on", |files, random, _| {
         let eid = files.one(random)["eid"].clone();
-        (0..=SPARE).for_each(|device| files.attach(device, &eid, None, &time_in(0)));
+        (0..=SPARE).for_each(|device| files.attach(device, &eid, None, time_in(0)));
     }),
     // One device, with next to no memory, attached before all others.
     ("devices_added", |files, random, _| {
         let (eid, memory) = (files.one(random)["eid"].clone(), *random.one_of(&[Some("1mi"), None]));
-        let time = *random.one_of(&["01/01/2001 12:00:00", "31/12/9999 23:59:59"]);
+        let time = *random.one_of(&[LONG_AGO, FAR_AHEAD]);
         files.attach(random.below(SPARE + 1), &eid, memory, time);
     }),
     // Environments in the name of users who have none, with their processes and devices.
@@ -109,7 +126,7 @@ const LIES: &[(&str, Lie)] = &[
             let choices: [&[usize]; 4] = [&[2], &[2, SPARE], &[SPARE], &[0, 1, 2]];
             let (devices, memory) = (*random.one_of(&choices), *random.one_of(&[None, Some("1mi")]));
             files.add(&json!(format!("forged{number}")), innocent.uid, &[innocent.pid], devices, memory);
-            files.environments().last_mut().unwrap()["creation"] = json!("01/01/2001 12:00:00");
+            files.environments().last_mut().unwrap()["created_timestamp_seconds"] = json!(LONG_AGO);
         }
     }),
     ("removed_records", |files, random, _| {
@@ -134,17 +151,28 @@ const LIES: &[(&str, Lie)] = &[
     }),
     ("malformed_records", |files, random, _| {
         for _ in 0..=random.below(3) {
-            let key = *random.one_of(&["eid", "uid", "creation", "config", "pids", "username", ""]);
+            let keys = ["eid", "uid", "created_timestamp_seconds", "gpu_memory", "members", "username", ""];
+            let key = *random.one_of(&keys);
             let environment = files.one(random);
             match environment {
                 Value::Object(fields) if !key.is_empty() => drop(fields.insert(key.to_owned(), junk(random))),
                 _ => *environment = junk(random),
             }
             let (device, key) = (random.below(SPARE), *random.one_of(&["index", "total_memory", "attachments"]));
-            files.devices["devices"][device][key] = junk(random);
+            files.0["devices"][device][key] = junk(random);
         }
     }),
+    ("malformed_document", |files, random, _| {
+        let keys = ["version", "boot_id", "simulated", "environments", "devices", "queue"];
+        let (key, junk) = (*random.one_of(&keys), junk(random));
+        files.0[key] = junk;
+    }),
 ];
+
+/// 2001-01-01 12:00:00 UTC.
+const LONG_AGO: i64 = 978_350_400;
+/// 9999-12-31 23:59:59 UTC.
+const FAR_AHEAD: i64 = 253_402_300_799;
 
 fn junk(random: &mut Random) -> Value {
     let (control, long) = ("\u{1b}[2J\u{202e}\n", "x".repeat(100_000));
@@ -155,14 +183,13 @@ fn junk(random: &mut Random) -> Value {
 const ACTS: &[(&str, Act)] = &[
     ("torn_files", |by| {
         let name = by.file();
-        let honest = if name == "envs.json" { &by.lab.honest.environments } else { &by.lab.honest.devices };
-        let mut content = honest.to_string().into_bytes();
+        let mut content = by.lab.honest.0.to_string().into_bytes();
         content.truncate(by.random.below(content.len()));
         if by.random.below(3) == 0 {
             content = (0..200).map(|_| u8::try_from(by.random.below(256)).unwrap()).collect();
         }
         let path = by.lab.state().join(name);
-        // In place, as genv 1.4.3 writes; an earlier mischief may have left no file, or one that cannot be written.
+        // In place; an earlier mischief may have left no file, or one that cannot be written.
         if path.symlink_metadata().is_ok_and(|found| found.is_file()) {
             let _ = as_mallory(|| fs::write(path, content));
         }
@@ -170,23 +197,6 @@ const ACTS: &[(&str, Act)] = &[
     }),
     ("odd_files", |by| by.plant(None, &[NOTHING, NOTHING, LINK, ENDLESS, PIPE, FOLDER, UNREADABLE])),
     ("odd_locks", |by| by.plant(Some("genv.lock"), &[NOTHING, LINK, FOLDER, UNREADABLE])),
-    // False records of the members: processes of another start, boot or pid namespace, or jobs.
-    ("forged_starts", |by| {
-        let mut members = Vec::new();
-        for environment in by.lab.honest.clone().environments() {
-            members.push(json!({
-                "eid": environment["eid"], "creation": environment["creation"], "pid": environment["pids"][0],
-                "start_time_ticks": by.random.one_of(&[0, 1, u64::MAX]),
-                "pid_namespace": by.random.one_of(&[4_026_531_836_u64, 4_026_532_178, 0]),
-                "job": by.random.below(2) == 0,
-            }));
-        }
-        let own = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-        let boots = [own.trim(), "00000000-0000-4000-8000-000000000000"];
-        let boot = *by.random.one_of(&boots);
-        let file = json!({"version": 1, "boot_id": boot, "members": members, "queue": []});
-        by.write("genv-members.json", file.to_string().as_bytes())
-    }),
     ("many_records", |by| {
         if !by.is_new {
             return Ok(());
@@ -194,11 +204,11 @@ const ACTS: &[(&str, Act)] = &[
         let (mut files, time) = (by.lab.honest.clone(), time_in(0));
         for number in 0..40_000 {
             let eid = json!(format!("m{number}"));
-            files.attach(SPARE, &eid, None, &time);
-            files.environments().push(json!({"eid": eid, "uid": MALLORY, "creation": time, "username": "m",
-                "config": {"name": null, "gpu_memory": null, "gpus": 1}, "pids": [1], "kernel_ids": []}));
+            files.attach(SPARE, &eid, None, time);
+            files.environments().push(json!({"eid": eid, "uid": MALLORY, "created_timestamp_seconds": time,
+                "username": "m", "members": [{"pid": 1}]}));
         }
-        by.write_both(&files)
+        by.write_state(&files)
     }),
     // The lock, while environments of the adversary hold too many devices.
     ("held_lock", |by| {
@@ -215,7 +225,7 @@ const ACTS: &[(&str, Act)] = &[
         for number in 0..10 {
             files.add(&json!(format!("m{number}")), MALLORY, &[member.pid()], &[SPARE, SPARE - 1], None);
         }
-        by.write_both(&files)
+        by.write_state(&files)
     }),
     ("respawns", |by| {
         by.processes.clear();
@@ -274,7 +284,7 @@ impl<'a> Adversary<'a> {
             Deed::Lie(lie) => {
                 let mut files = self.lab.honest.clone();
                 lie(&mut files, &mut self.random, &self.lab.innocents);
-                self.write_both(&files)
+                self.write_state(&files)
             }
         }
     }
@@ -299,14 +309,18 @@ impl<'a> Adversary<'a> {
         self.show(faults)
     }
 
-    /// The name of one of the files.
+    /// The name of the state's file, or of its copy.
     fn file(&mut self) -> &'static str {
-        self.random.one_of::<&str>(&["envs.json", "devices.json"])
+        self.random.one_of::<&str>(&[state::FILE, state::COPY])
     }
 
-    fn write_both(&self, files: &Files) -> Result<()> {
-        self.write("envs.json", files.environments.to_string().as_bytes())?;
-        self.write("devices.json", files.devices.to_string().as_bytes())
+    /// Replaces the state, now and then with its copy.
+    fn write_state(&mut self, files: &Document) -> Result<()> {
+        let content = files.0.to_string().into_bytes();
+        if self.random.below(2) == 0 {
+            self.write(state::COPY, &content)?;
+        }
+        self.write(state::FILE, &content)
     }
 
     /// Replaces a file.
@@ -321,7 +335,7 @@ impl<'a> Adversary<'a> {
         })
     }
 
-    /// Puts one of these into the place of a file, or of either state file.
+    /// Puts one of these into the place of a file: of this one, or of the state's file or its copy.
     fn plant(&mut self, name: Option<&str>, choices: &[Plant]) -> Result<()> {
         let path = self.lab.state().join(name.unwrap_or_else(|| self.file()));
         let plant = self.random.one_of(choices);

@@ -160,8 +160,8 @@ fn run(mode: Mode, gibibytes: &[u64], steps: &[Step]) -> Result<(), TestCaseErro
                 for environment in &mut lab.state.environments {
                     environment.members.retain(|it| it.pid != *pid);
                 }
-                let EditableState { environments, devices, lost, known, .. } = &mut lab.state;
-                end_environments(environments, devices, lost, known);
+                let EditableState { environments, devices, .. } = &mut lab.state;
+                end_environments(environments, devices);
             }
             Step::Clock(seconds) => lab.now_seconds += f64::from(*seconds),
             Step::Driver { age_seconds: age, busy, unknown, outside, lost } => {

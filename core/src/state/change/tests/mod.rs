@@ -2,15 +2,14 @@ mod assign;
 mod histories;
 mod requests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::*;
 use crate::model::MemoryAmount;
 use crate::state::allocate::{DeviceKind, DeviceUsage};
 use crate::state::data::{
-    Activation, AttachmentState, Configuration, EnvironmentState, KnownEnvironments, LONGEST_LEASE, Leases, MemberId,
-    Visible,
+    Activation, AttachmentState, Configuration, EnvironmentState, LONGEST_LEASE, Leases, MemberId,
 };
 use crate::state::inventory::Inventory;
 use crate::state::queue::MOST_OF_ONE_USER;
@@ -68,12 +67,7 @@ pub(in crate::state) fn machine(mebibytes: &[u64]) -> EditableState {
         environments: Vec::new(),
         devices: Vec::new(),
         queue: Vec::new(),
-        lost: Vec::new(),
-        bare: BTreeSet::new(),
-        visible: Visible::new(),
-        known: KnownEnvironments::new(),
         leases: Leases::new(),
-        lost_owners: BTreeMap::new(),
         uid: 0,
         devices_known: false,
         requested: None,

@@ -1,32 +1,11 @@
 //! Who may ask for what, and what the simple requests do.
 
 use super::*;
-use crate::state::data::{KnownEnvironment, LostMember, ProcessId};
 
-/// The environments of Alice: a listed one, one whose record is lost, and one that genv 1.x cleared. Both others hold a
-/// device.
+/// An environment of Alice with a device.
 fn of_alice() -> Lab {
     let mut lab = Lab::new(&[16, 16]);
-    lab.ask(ALICE, 7, &enter("listed", 7)).unwrap();
-    let process = ProcessId { pid: 8, start_time_ticks: 1 };
-    lab.state.lost.push(LostMember {
-        eid: "lost".to_owned(),
-        created_seconds: None,
-        process,
-        pid_namespace: 0,
-        is_job: false,
-    });
-    lab.state.lost_owners.insert("lost".to_owned(), [ALICE].into());
-    let environment = EnvironmentState { eid: "known".to_owned(), uid: ALICE, ..EnvironmentState::default() };
-    let known = KnownEnvironment { environment, devices: [1].into(), context_seconds: None };
-    lab.state.known.insert("known".to_owned(), known);
-    for (index, eid) in [(0, "lost"), (1, "known")] {
-        lab.state.devices[index].attachments.push(AttachmentState {
-            eid: eid.to_owned(),
-            gpu_memory: None,
-            attached_timestamp_seconds: None,
-        });
-    }
+    lab.ask(ALICE, 7, &with(enter("listed", 7), |wish| wish.count = Some(1))).unwrap();
     lab
 }
 
@@ -36,7 +15,6 @@ fn outcome(asked: &Result<Reply, Refusal>) -> &'static str {
         Err(Refusal::NoSuchEnvironment { .. }) => "missing",
         Err(Refusal::NotOwner { .. }) => "not owner",
         Err(Refusal::NotOwnerOrRoot { .. }) => "not root",
-        Err(Refusal::RecordLost { .. }) => "lost",
         Err(_) => "other",
     }
 }
@@ -59,14 +37,14 @@ fn only_the_user_of_an_environment_and_for_some_requests_root_may_change_it() {
     let hand_over = |eid: &str| Request::HandOver { eid: eid.to_owned(), from: 7, to: 9 };
     let leave = |eid: &str| leave(eid, 7, true);
     let enter = |eid: &str| enter(eid, 9);
-    let for_owner = "ok, not owner, not owner; missing; missing, missing, missing; missing, missing, missing";
-    let for_root = "ok, not root, ok; ok; ok, lost, ok; ok, not root, ok";
-    let for_root_of_listed = "ok, not root, ok; missing; missing, lost, missing; missing, not root, missing";
-    let to_enter = "ok, not owner, not owner; ok; ok, lost, ok; ok, not root, ok";
+    let for_owner = "ok, not owner, not owner; missing";
+    let for_root = "ok, not root, ok; ok";
+    let for_root_of_listed = "ok, not root, ok; missing";
+    let to_enter = "ok, not owner, not owner; ok";
     let detach_seen = |eid: &str| {
         Request::DetachSeen(SeenAttachment { eid: eid.to_owned(), uid: ALICE, index: 9, attached_seconds: None })
     };
-    let changed_for_root = "other, not root, other; other; other, lost, other; other, not root, other";
+    let changed_for_root = "other, not root, other; other";
     let (owner, root) = (Permission::Owner, Permission::OwnerOrRoot);
     let cases: [(&str, Ask<'_>, &str); 12] = [
         ("detach seen", &detach_seen, changed_for_root),
@@ -88,7 +66,7 @@ fn only_the_user_of_an_environment_and_for_some_requests_root_may_change_it() {
             asked.collect::<Vec<_>>().join(", ")
         };
         let users = [ALICE, BOB, ROOT];
-        let found = [each("listed", &users), each("none", &[BOB]), each("lost", &users), each("known", &users)];
+        let found = [each("listed", &users), each("none", &[BOB])];
         assert_eq!(found.join("; "), expected, "{name}");
     }
     let founded = |uid: u32, founder: u32| {
@@ -107,11 +85,6 @@ fn a_refusal_tells_what_to_do_next() {
         text(BOB, &leave("listed", 7, false)),
         "cannot leave environment listed of the user 4000000: only this user and root may do so. Ask this user, \
          or run it with sudo"
-    );
-    assert_eq!(
-        text(BOB, &enter("lost", 9)),
-        "cannot activate environment lost: its record was lost with a damaged file, and none of its living processes \
-         is yours. Only its user and root may do so. Choose another id, or run it with sudo"
     );
     assert_eq!(
         text(BOB, &enter("listed", 9)),
@@ -142,23 +115,13 @@ fn a_reset_needs_permission_for_each_environment_and_removes_all() {
         &environments,
         "cannot end environment listed of the user 4000000: only this user and root may",
     );
-    only_for_alice_and_root(&lab, &devices, "cannot detach environment lost: its record was lost");
-    lab.state.environments.clear();
-    only_for_alice_and_root(&lab, &environments, "cannot end environment lost: its record was lost");
-    lab.state.lost.clear();
-    only_for_alice_and_root(
-        &lab,
-        &environments,
-        "cannot end environments of the user 4000000: only this user and root may",
-    );
-    lab.state.devices[0].attachments.clear();
     only_for_alice_and_root(
         &lab,
         &devices,
-        "cannot detach environment known of the user 4000000: only this user and root may",
+        "cannot detach environment listed of the user 4000000: only this user and root may",
     );
     lab.ask(ALICE, 50, &devices).unwrap();
-    assert_eq!((lab.state.devices().len(), lab.state.attached("known")), (1, vec![]));
+    assert_eq!((lab.state.devices().len(), lab.state.attached("listed")), (1, vec![]));
     lab.ask(ALICE, 7, &with(enter("e", 7), |wish| wish.count = Some(1))).unwrap();
     assert_eq!(lab.state.attached("e"), [0]);
     lab.ask(ALICE, 50, &environments).unwrap();
@@ -170,7 +133,7 @@ fn recorded_devices_are_added_and_those_that_are_not_listed_stay() {
     let mut lab = of_alice();
     let recorded = Request::RecordDevices(Inventory::new([(1, Some(16 << 10)), (2, Some(16 << 10))]));
     assert_eq!(lab.ask(BOB, 50, &recorded), Ok(Reply::Done));
-    assert_eq!((lab.state.devices().len(), lab.state.attached("lost")), (3, vec![0]));
+    assert_eq!((lab.state.devices().len(), lab.state.attached("listed")), (3, vec![0]));
 }
 
 fn become_job(lab: &mut Lab, pid: u32) {

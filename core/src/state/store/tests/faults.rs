@@ -8,6 +8,7 @@ use std::time::UNIX_EPOCH;
 use rustix::io::Errno;
 
 use super::*;
+use crate::state::host::{COPY_FILE, STATE_FILE};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
@@ -98,8 +99,7 @@ fn assert_sound(state: &State) {
     for device in &state.devices {
         assert!(device.attachments.len() <= 1, "{device:?}");
         for attachment in &device.attachments {
-            let lost = state.recorded.lost.iter().map(|it| &it.eid);
-            let mut eids = state.environments.iter().map(|it| &it.eid).chain(lost);
+            let mut eids = state.environments.iter().map(|it| &it.eid);
             assert!(eids.any(|eid| *eid == attachment.eid), "{attachment:?}");
         }
     }
@@ -136,7 +136,7 @@ fn at_every_step(
         let state = next.read().unwrap();
         assert_sound(&state);
         assert!(state.environments.iter().any(|it| it.eid == "8"));
-        let left: Vec<String> = names(path).into_iter().filter(|name| name.ends_with(".new")).collect();
+        let left: Vec<String> = names(path).into_iter().filter(|name| name.contains(".new-")).collect();
         assert_eq!(left, Vec::<String>::new(), "step {at}");
         if failed.is_none() {
             changed.unwrap();
@@ -171,38 +171,58 @@ fn every_file_is_the_old_one_or_the_new_one_whatever_fails() {
     let new = files(folder.path());
     for fault in FAULTS {
         at_every_step(fault, two_environments, |old, left, failed| {
-            for name in ["envs.json", "devices.json", "genv-members.json"] {
-                match failed {
-                    None => assert_eq!(left[name], new[name]),
-                    // All files are ready before the first one is renamed.
-                    Some("rename") => assert!([&old[name], &new[name]].contains(&&left[name])),
-                    Some(_) => assert_eq!(left[name], old[name], "{fault:?}: {failed:?}"),
-                }
+            match failed {
+                None => assert_eq!(left[STATE_FILE], new[STATE_FILE]),
+                Some("rename") => assert!([&old[STATE_FILE], &new[STATE_FILE]].contains(&&left[STATE_FILE])),
+                Some(_) => assert_eq!(left[STATE_FILE], old[STATE_FILE], "{fault:?}: {failed:?}"),
             }
-            // No environment is attached before it exists, or exists before the start of its member is recorded.
-            let changed = ["genv-members.json", "envs.json", "devices.json"].map(|name| left[name] == new[name]);
-            assert!(changed.is_sorted_by(|before, after| before >= after), "{changed:?}");
+            // The copy is never newer than the file.
+            let copy = &left[COPY_FILE];
+            assert!(*copy == old[COPY_FILE] || (copy, &left[STATE_FILE]) == (&new[COPY_FILE], &new[STATE_FILE]));
             if fault != Fault::Killed {
-                assert!(left.keys().all(|name| !name.ends_with(".new")));
+                assert!(left.keys().all(|name| !name.contains(".new-")));
             }
         });
     }
 }
 
 #[test]
-fn no_damaged_file_or_entry_is_lost_whatever_fails() {
-    for (name, damaged) in [
-        ("envs.json", &b"{\"envs\": ["[..]),
-        ("devices.json", b"{\"devices\": [{\"index\": 0, \"total_memory\": \"much\", \"attachments\": []}]}"),
-    ] {
-        for fault in FAULTS {
-            let start = |path: &Path| {
-                two_environments(path);
-                std::fs::write(path.join(name), damaged).unwrap();
-            };
-            at_every_step(fault, start, |_, left, _| {
-                assert!(left.values().any(|content| content == damaged), "{name}, {fault:?}: {left:?}");
+fn no_damaged_file_and_no_environment_is_lost_whatever_fails() {
+    let damaged = b"{\"environments\": [";
+    for fault in FAULTS {
+        let start = |path: &Path| {
+            two_environments(path);
+            std::fs::write(path.join(STATE_FILE), damaged).unwrap();
+        };
+        at_every_step(fault, start, |_, left, _| {
+            assert!(left.values().any(|content| content == damaged), "{fault:?}: {left:?}");
+            assert!(left[COPY_FILE].windows(9).any(|it| it == br#""eid":"6""#), "{fault:?}: {left:?}");
+        });
+    }
+}
+
+#[test]
+fn an_import_loses_nothing_whatever_fails() {
+    for fault in FAULTS {
+        let start = |path: &Path| {
+            let me = std::process::id();
+            let uid = rustix::process::geteuid().as_raw();
+            let environment = |eid: &str| format!(r#"{{"eid": "{eid}", "uid": {uid}, "pids": [{me}]}}"#);
+            let environments = format!(r#"{{"envs": [{}, {}]}}"#, environment("7"), environment("6"));
+            std::fs::write(path.join("envs.json"), environments).unwrap();
+            let devices = r#"{"devices": [{"index": 0, "attachments": ["7"]}, {"index": 1, "attachments": ["6"]}]}"#;
+            std::fs::write(path.join("devices.json"), devices).unwrap();
+        };
+        at_every_step(fault, start, |old, left, _| {
+            let imported = left.get(STATE_FILE).is_some_and(|state| {
+                let state: serde_json::Value = serde_json::from_slice(state).unwrap();
+                state["devices"][1]["attachments"][0]["eid"] == "6"
             });
-        }
+            for name in ["envs.json", "devices.json"] {
+                let is_kept = left.get(name) == old.get(name);
+                let is_aside = left.get(&format!("{name}.imported")) == old.get(name);
+                assert!(is_kept || imported && is_aside, "{fault:?}: {left:?}");
+            }
+        });
     }
 }

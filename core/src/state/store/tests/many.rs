@@ -1,10 +1,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::*;
 use crate::proc::ProcessRequest;
+use crate::state::host::STATE_FILE;
+use crate::state::record;
 
 struct Counted(ProcReader, Arc<AtomicUsize>);
 
@@ -22,20 +24,19 @@ impl ProcessSource for Counted {
 #[test]
 fn one_read_of_the_processes_decides_on_all_environments_without_a_shell() {
     let folder = TempDir::new().unwrap();
-    let time = "01/01/2020 00:00:00";
     let (environments, attachments): (Vec<_>, Vec<_>) = (0..2_000)
         .map(|number| {
             let eid = format!("e{number}");
             let environment = json!({
-                "eid": eid, "uid": 100_000 + number, "creation": time, "pids": [i32::MAX], "kernel_ids": [],
+                "eid": eid, "uid": 100_000 + number, "created_timestamp_seconds": 1_577_836_800,
+                "members": [{ "pid": i32::MAX }],
             });
-            (environment, json!({ "eid": eid, "time": time }))
+            (environment, json!({ "eid": eid }))
         })
         .unzip();
     let devices = json!([{ "index": 0, "total_memory": "1gi", "attachments": attachments }]);
-    let write = |name: &str, content: Value| std::fs::write(folder.path().join(name), content.to_string()).unwrap();
-    write("envs.json", json!({ "envs": environments }));
-    write("devices.json", json!({ "devices": devices }));
+    let state = json!({ "version": 1, "boot_id": record::boot_id(), "environments": environments, "devices": devices });
+    std::fs::write(folder.path().join(STATE_FILE), state.to_string()).unwrap();
     let reads = Arc::new(AtomicUsize::new(0));
     let mut store = StateStore::new(folder.path()).processes(Counted(ProcReader::new(), Arc::clone(&reads)));
     store.read().unwrap();

@@ -7,6 +7,7 @@ use std::time::UNIX_EPOCH;
 use super::*;
 use crate::attribute::live_environments;
 use crate::proc::{Lineage, ProcessRequest};
+use crate::state::host::STATE_FILE;
 use crate::state::{EditableState, EnvironmentState, StateSource as _};
 
 #[derive(Clone, Default)]
@@ -131,17 +132,17 @@ impl Lab {
             .collect()
     }
 
-    fn edit(&self, name: &str, edit: impl Fn(&str) -> String) {
-        let path = self.folder.path().join(name);
+    fn edit(&self, edit: impl Fn(&str) -> String) {
+        let path = self.folder.path().join(STATE_FILE);
         let content = fs::read_to_string(&path).unwrap();
         let edited = edit(&content);
         assert_ne!(edited, content);
         fs::write(&path, edited).unwrap();
     }
 
-    /// Lets `envs.json` be written at so many hundredths of a second since boot.
+    /// Lets the file be written at so many hundredths of a second since boot.
     fn written_at(&self, ticks: u64) {
-        let file = fs::File::options().append(true).open(self.folder.path().join("envs.json"));
+        let file = fs::File::options().append(true).open(self.folder.path().join(STATE_FILE));
         let seconds = BOOT_SECONDS + ticks as f64 / 100.0;
         file.unwrap().set_modified(UNIX_EPOCH + Duration::from_secs_f64(seconds)).unwrap();
     }
@@ -177,34 +178,18 @@ fn a_process_with_a_members_pid_is_not_that_member() {
 }
 
 #[test]
-fn a_pid_that_genv_1_wrote_is_who_had_it_when_it_was_written() {
+fn a_bare_pid_is_the_process_that_had_it_when_the_file_was_written() {
     let mut lab = lab().with("e", 7);
-    let add = |content: &str| content.replace("        7\n", "        7,\n        8,\n        9\n");
-    lab.edit("envs.json", add);
+    lab.edit(|content| content.replace("\"members\":[", "\"members\":[{\"pid\":8},{\"pid\":9},"));
     lab.written_at(1_000);
     lab.processes.start(8, 900);
     lab.processes.start(9, 1_300);
-    assert_eq!(lab.exported(), [environment("e", &[7, 8])]);
-    assert_eq!(lab.pids(), [environment("e", &[7, 8])]);
+    assert_eq!(lab.exported(), [environment("e", &[8, 7])]);
+    assert_eq!(lab.pids(), [environment("e", &[8, 7])]);
     // Now both are recorded, and a process with one of their pids is another process.
     lab.processes.start(8, LATER_TICKS);
     assert_eq!(lab.exported(), [environment("e", &[7])]);
     assert_eq!(lab.pids(), [environment("e", &[7])]);
-}
-
-#[test]
-fn a_new_environment_with_an_old_id_has_members_of_its_own() {
-    let mut lab = lab().with("7", 7);
-    // genv 1.4.3 ends it, and makes another one with the same id for another process with the same pid.
-    let later = |content: &str| {
-        let at = content.find("\"creation\": \"").unwrap() + "\"creation\": \"".len();
-        format!("{}01/01/2035 00:00:00{}", &content[..at], &content[at + 19..])
-    };
-    lab.edit("envs.json", later);
-    lab.written_at(1_000);
-    lab.processes.start(7, 900);
-    assert_eq!(lab.exported(), [environment("7", &[7])]);
-    assert_eq!(lab.pids(), [environment("7", &[7])]);
 }
 
 #[test]
@@ -227,7 +212,7 @@ fn a_hidden_member_stays() {
 #[test]
 fn without_cleaning_ended_members_stay_and_are_not_confused_with_later_processes() {
     let mut lab = lab().with("a", 7);
-    lab.edit("envs.json", |content| content.replace("        7\n", "        7,\n        8\n"));
+    lab.edit(|content| content.replace("\"members\":[", "\"members\":[{\"pid\":8},"));
     lab.written_at(1_000);
     // The process with pid 8 has ended, and another process has the pid now.
     lab.processes.start(8, LATER_TICKS);
@@ -236,7 +221,7 @@ fn without_cleaning_ended_members_stay_and_are_not_confused_with_later_processes
     let activate = |state: &mut EditableState| Ok::<_, StoreError>(state.activate("b", 0, None, &MemberId::Process(9)));
     keeping.update(activate).unwrap();
     let kept = keeping.read().unwrap();
-    assert!(kept.environments[0].pids().eq([7, 8]));
+    assert!(kept.environments[0].pids().eq([8, 7]));
     assert_eq!(lab.pids(), [environment("a", &[7]), environment("b", &[9])]);
 }
 

@@ -58,7 +58,7 @@ fn an_environment_is_created_attached_and_ended() {
     assert_eq!(activate_and_attach(&mut store, "7", 2).unwrap(), [0, 1]);
     let mode = |name: &str| std::fs::metadata(path.join(name)).unwrap().permissions().mode() & 0o7777;
     assert_eq!(mode(""), 0o777);
-    for name in ["envs.json", "devices.json", "genv-members.json", "genv.lock"] {
+    for name in ["state.json", "state-copy.json", "genv.lock"] {
         assert_eq!(mode(name), 0o666, "{name}");
     }
     let state = store.read().unwrap();
@@ -70,7 +70,7 @@ fn an_environment_is_created_attached_and_ended() {
     let state = store.read().unwrap();
     assert_eq!(state.environments, []);
     assert!(state.devices.iter().all(|device| device.attachments.is_empty()));
-    let expected = ["devices.json", "envs.json", "genv-members.json", "genv.lock"];
+    let expected = ["state.json", "state-copy.json", "genv.lock"];
     let mut expected: BTreeSet<String> = expected.map(str::to_owned).into();
     expected.insert(format!("genv-confirmed-{}.json", rustix::process::geteuid().as_raw()));
     assert_eq!(names(&path), expected);
@@ -112,12 +112,11 @@ fn an_unchanged_file_is_not_written() {
     let mut store = StateStore::new(folder.path());
     activate_and_attach(&mut store, "7", 1).unwrap();
     let inode = |name: &str| std::fs::metadata(folder.path().join(name)).unwrap().ino();
-    let inodes = || ["envs.json", "devices.json", "genv-members.json"].map(inode);
+    let inodes = || ["state.json", "state-copy.json"].map(inode);
     let before = inodes();
     store.update(|state| Ok::<_, TestError>(state.detach("7", None)?)).unwrap();
     let after = inodes();
-    // Members have a copy of the devices.
-    assert!(before[0] == after[0] && before[1] != after[1] && before[2] != after[2]);
+    assert!(before[0] != after[0] && before[1] != after[1]);
     store.update(|_| Ok::<_, TestError>(())).unwrap();
     assert_eq!(inodes(), after);
 }

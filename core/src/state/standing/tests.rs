@@ -1,5 +1,6 @@
 use super::*;
 use crate::proc::Below;
+use crate::state::ProcessId;
 
 const PID: u32 = 7;
 const ALICE: u32 = 1000;
@@ -10,7 +11,7 @@ const MACHINE: u64 = INITIAL_PID_NAMESPACE;
 const A: u64 = 4_026_532_178;
 const B: u64 = 4_026_532_179;
 
-/// The starts of the member and the environment, and the time of writing of `envs.json`, in seconds. The clock ticks
+/// The starts of the member and the environment, and the time of writing of the state, in seconds. The clock ticks
 /// once a second.
 const STARTED: u64 = 900;
 const CREATED: u64 = 1000;
