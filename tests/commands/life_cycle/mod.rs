@@ -3,6 +3,7 @@
 mod admitted;
 mod bad_input;
 mod choice;
+mod crowd;
 mod damaged;
 mod detached;
 mod devices;
