@@ -8,13 +8,17 @@ use std::time::Duration;
 use genv_core::model::HostSnapshot;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
 use super::host::HostTask;
 use super::status::SharedStatus;
 use super::{Dial, EnforceCall, Fleet, FollowOptions};
 use crate::hosts::{HostEntry, HostList, HostListError};
 
-/// The number of calls that can wait for the task of host host.
+/// The interval between two checks whether each host has delivered a snapshot or failed.
+const SETTLED_CHECK: Duration = Duration::from_millis(20);
+
+/// The number of calls that can wait for the task of one host.
 const MAX_CALLS: usize = 16;
 
 /// The source of the list of hosts.
@@ -112,9 +116,11 @@ impl<D: Dial> FollowedHosts<D> {
         FollowedHost { entry: entry.clone(), status, calls, task: tokio::spawn(task.run()) }
     }
 
-    /// Whether every host has delivered or failed.
-    pub(super) fn are_settled(&self) -> bool {
-        self.hosts.iter().all(|host| host.status.is_settled())
+    /// Waits until each host has delivered a snapshot or failed.
+    pub(super) async fn settled(&self) {
+        while !self.hosts.iter().all(|host| host.status.is_settled()) {
+            sleep(SETTLED_CHECK.min(self.options.interval)).await;
+        }
     }
 
     /// The hosts of a publication.

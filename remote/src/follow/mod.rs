@@ -77,7 +77,8 @@ pub trait Link: Send + 'static {
 
 /// Follows hosts until the last stream is dropped. Must be called within a tokio runtime.
 ///
-/// The first publication waits until each host has delivered a snapshot or failed, and at most one interval.
+/// The first publication waits until each host has delivered a snapshot or failed, but at most one interval. If some had done
+/// neither, another publication follows as soon as all have.
 pub fn follow<D: Dial>(source: HostSource, dial: D, options: FollowOptions) -> (SnapshotStream, Fleet) {
     let (publisher, stream) = channel();
     let fleet = Fleet::default();

@@ -1,20 +1,16 @@
-//! Publishes what is known of all hosts, once an interval.
+//! Publishes what is known of all hosts: once an interval, and as soon as each host of the start has delivered or failed.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use genv_core::files::Watched;
 use genv_core::model::Publication;
 use genv_core::stream::Publisher;
 use tokio::sync::Notify;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::Dial;
 use super::hosts::{FollowedHosts, HostSource};
 use crate::hosts::HostList;
-
-/// How often it is looked whether all hosts have been heard, before the first publication.
-const FIRST_LOOK: Duration = Duration::from_millis(20);
 
 /// Runs until nobody has a stream any more.
 pub(super) async fn run<D: Dial>(source: HostSource, mut followed: FollowedHosts<D>, publisher: Publisher) {
@@ -23,17 +19,19 @@ pub(super) async fn run<D: Dial>(source: HostSource, mut followed: FollowedHosts
         followed.replace(&hosts);
     }
     let interval_length = followed.interval();
-    let deadline = Instant::now() + interval_length;
-    while !followed.are_settled() && Instant::now() < deadline {
-        sleep(FIRST_LOOK.min(interval_length)).await;
-    }
-    let mut ticks = interval(interval_length);
+    let mut ticks = interval_at(Instant::now() + interval_length, interval_length);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut are_settled = false;
     let mut sequence = 0;
     loop {
         let is_due = tokio::select! {
             _ = ticks.tick() => true,
             () = file.wake.notified() => false,
+            () = followed.settled(), if !are_settled => {
+                are_settled = true;
+                ticks.reset();
+                true
+            }
         };
         if publisher.is_closed() {
             return;

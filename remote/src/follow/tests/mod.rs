@@ -2,6 +2,7 @@
 
 mod changes;
 mod growth;
+mod start;
 
 use std::collections::{HashMap, VecDeque};
 use std::future::pending;
