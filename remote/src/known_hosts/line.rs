@@ -60,8 +60,9 @@ pub(super) fn matching_line(line: &str, name: &str) -> Option<(Marker, PublicKey
     Some((marker, key))
 }
 
-/// Whether the patterns of a line match a host. `name` is in lower case.
-pub(super) fn patterns_match(patterns: &str, name: &str) -> bool {
+/// Whether a list of patterns with commas between, of known_hosts or of a line `Host` of ssh_config, matches a host. `name` is
+/// in lower case.
+pub(crate) fn patterns_match(patterns: &str, name: &str) -> bool {
     if let Some(hashed) = patterns.strip_prefix("|1|") {
         return is_hash_of(hashed, name);
     }

@@ -13,6 +13,7 @@ use crate::{FailureKind, HostFailure};
 
 mod line;
 
+pub(crate) use line::patterns_match;
 use line::{KnownHostsLine, Marker, matching_lines};
 
 /// The largest size of a file.

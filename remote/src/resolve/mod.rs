@@ -1,21 +1,24 @@
 //! The address, the user and the options for a host, by OpenSSH's configuration. `ssh -G` evaluates the configuration, with
 //! `Match` and `Include`.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::process::Command;
 use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
 
 use crate::hosts::HostEntry;
 use crate::script::quoted;
 use crate::{FailureKind, HostFailure};
 
+mod cache;
 mod configuration;
 mod paths;
 
+use cache::Evaluation;
 use configuration::{parse_jumps, read_configuration, unsupported};
 
 /// Time limit of `ssh -G`, with the commands of `Match exec`.
@@ -158,20 +161,30 @@ impl Hop {
 async fn evaluate(program: &OsStr, hop: &Hop) -> Result<(Target, Option<String>), HostFailure> {
     // The permit is held until `ssh` has ended.
     let _permit = EVALUATIONS.acquire().await;
-    let mut ssh = Command::new(program);
-    ssh.arg("-G");
+    let mut arguments = vec![OsString::from("-G")];
     if let Some(user) = &hop.user {
-        ssh.arg("-l").arg(user);
+        arguments.extend([OsString::from("-l"), user.into()]);
     }
     if let Some(port) = hop.port {
-        ssh.arg("-p").arg(port.to_string());
+        arguments.extend([OsString::from("-p"), port.to_string().into()]);
     }
     if hop.has_predecessor {
         // With any value, ssh does not read ProxyJump and ProxyCommand of the configuration. Its own option '-J' does the same.
-        ssh.args(["-o", "ProxyJump=before.invalid"]);
+        arguments.extend([OsString::from("-o"), "ProxyJump=before.invalid".into()]);
     }
-    ssh.arg("--").arg(&hop.host);
-    ssh.stdin(Stdio::null()).kill_on_drop(true);
+    let is_shared = cache::is_shared(program, &hop.host).await;
+    if is_shared {
+        // It names the files that it reads.
+        arguments.push("-v".into());
+    }
+    let mut ssh = Command::new(program);
+    ssh.args(&arguments).arg("--").arg(&hop.host).stdin(Stdio::null()).kill_on_drop(true);
+    let began = (Instant::now(), SystemTime::now());
+    let evaluation = Evaluation { program: program.to_owned(), arguments, host: hop.host.clone(), began };
+    let evaluation = is_shared.then_some(evaluation);
+    if let Some(text) = evaluation.as_ref().and_then(cache::find) {
+        return read_configuration(hop, &text);
+    }
     let unresolved = |why: String| HostFailure::new(FailureKind::Unresolved, format!("cannot find its address: {why}"));
     let output = match tokio::time::timeout(LONGEST_EVALUATION, ssh.output()).await {
         Err(_) => {
@@ -191,14 +204,21 @@ async fn evaluate(program: &OsStr, hop: &Hop) -> Result<(Target, Option<String>)
         Ok(Ok(output)) => output,
     };
     let text = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        let lines: Vec<&str> = stderr.lines().filter(|line| !line.starts_with("Pseudo-terminal")).collect();
+        let is_noise =
+            |line: &str| ["Pseudo-terminal", "OpenSSH_", "debug"].iter().any(|noise| line.starts_with(noise));
+        let lines: Vec<&str> = stderr.lines().filter(|line| !is_noise(line)).collect();
         let message: String = lines.join("; ").chars().take(500).collect();
         return Err(unresolved(format!(
             "'ssh -G {}' ended with {}: {message}. Correct the name, or ~/.ssh/config",
             hop.host, output.status
         )));
+    }
+    if let Some(evaluation) = evaluation {
+        let (text, log) = (text.clone().into_owned(), stderr.into_owned());
+        // The connection does not wait for the files of the configuration.
+        spawn_blocking(move || cache::keep(evaluation, &text, &log));
     }
     read_configuration(hop, &text)
 }
