@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::exporter::{Exporter, Setup};
 use genv_tests::http;
-use genv_tests::process::{resident_bytes, tree_cpu_seconds};
-use genv_tests::ssh::{SshClient, SshServer};
+use genv_tests::process::{resident_bytes, tree_cpu_seconds, write_script};
+use genv_tests::ssh::SshServer;
 use genv_tests::tools::build_folder;
 use tempfile::TempDir;
 
@@ -26,6 +26,9 @@ const WATCHED: Duration = Duration::from_secs(30);
 const HERE_BUDGET_SECONDS: f64 = 1e-3;
 /// Of one cycle, on a host.
 const THERE_BUDGET_SECONDS: f64 = 3e-3;
+
+/// Asks for compressed text, as Prometheus does.
+const GZIP: [(&str, &str); 1] = [("Accept-Encoding", "gzip")];
 
 /// How long hosts may take until all of them are there.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -82,7 +85,7 @@ pub(crate) struct Fleet {
     /// The folder of the exporter's program, and of the hosts' `genv`.
     programs: PathBuf,
     server: SshServer,
-    client: SshClient,
+    client: TempDir,
     names: Vec<String>,
     pub(crate) interval: Duration,
     _folder: TempDir,
@@ -159,12 +162,13 @@ impl Fleet {
         })
     }
 
-    /// Waits until all hosts are up. It asks host by host: to render the page of all hosts again and again would add
-    /// to the exporter's CPU, which is measured.
+    /// Waits until all hosts are up. It asks for the text of each host, compressed: the page of all hosts would add CPU, and plain
+    /// text memory, to what is measured.
     fn wait_until_up(&self, exporter: &Exporter) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         for name in &self.names {
-            while exporter.get(&format!("/metrics?host={name}"))?.status != 200 {
+            let path = format!("/metrics?host={name}");
+            while http::get_with(exporter.port(), &path, &GZIP)?.status != 200 {
                 ensure!(Instant::now() < deadline, "{name} is not up: {}", exporter.log());
                 std::thread::sleep(Duration::from_millis(100));
             }
@@ -172,32 +176,42 @@ impl Fleet {
         Ok(())
     }
 
+    /// The exporter in a mount namespace of its own, in which the client's files are `/etc/hosts` and `/etc/ssh/ssh_config`. Needs
+    /// root.
     fn exporter(&self) -> Result<Exporter> {
-        let setup = Setup::new()?.program(&self.programs.join("genv-exporter"));
-        let list = setup.folder().join("hosts");
+        let setup = Setup::new()?;
+        let (list, program) = (setup.folder().join("hosts"), setup.folder().join("genv-exporter"));
         fs::write(&list, self.names.join("\n"))?;
-        let path = std::env::var("PATH")?;
-        setup
-            .env("PATH", format!("{}:{path}", self.client.bin().display()))
-            .flag(&format!("--interval={}ms", self.interval.as_millis()))
-            .flag(&format!("--hostfile={}", list.display()))
-            .start()
+        let script = format!(
+            "#!/bin/sh\nexec unshare --mount sh -c 'mount --bind {client}/hosts /etc/hosts && mount --bind {client}/ssh_config \
+             /etc/ssh/ssh_config && exec {programs}/genv-exporter \"$@\"' genv-exporter \"$@\"\n",
+            client = self.client.path().display(),
+            programs = self.programs.display()
+        );
+        write_script(&program, &script)?;
+        let interval = format!("--interval={}ms", self.interval.as_millis());
+        setup.program(&program).flag(&interval).flag(&format!("--hostfile={}", list.display())).start()
     }
 }
 
-/// A client to which each host is a server of its own, with its line in known_hosts: no sign-in waits for that of another.
-fn client_of(names: &[String], server: &SshServer) -> Result<SshClient> {
+/// A client's `ssh_config`, `known_hosts` and `hosts`, as in a lab: one block for all hosts. Each host has a name and a line in
+/// `known_hosts` of its own, so that no sign-in waits for another.
+fn client_of(names: &[String], server: &SshServer) -> Result<TempDir> {
+    let folder = tempfile::tempdir()?;
     let line = server.known_hosts_line()?;
     let (_, key) = line.split_once(' ').context("a line without a key")?;
-    let aliases = names.iter().map(|name| format!("Host {name}\n  HostKeyAlias {name}\n"));
+    let (at, port) = (|name| folder.path().join(name), server.port());
+    let known_hosts = names.iter().map(|name| format!("[{name}]:{port} {key}")).collect::<String>();
+    fs::write(at("known_hosts"), known_hosts)?;
+    fs::write(at("hosts"), names.iter().map(|name| format!("127.0.0.1 {name}\n")).collect::<String>())?;
     let configuration = format!(
-        "{}Host *\n  Port {}\n  IdentityFile {}\n  IdentitiesOnly yes\n  IdentityAgent none\n",
-        aliases.collect::<String>(),
-        server.port(),
-        server.identity().display()
+        "Host gpu*\n  Port {port}\n  IdentityFile {}\n  IdentitiesOnly yes\n  IdentityAgent none\n  UserKnownHostsFile {}\n\
+         Host *\n  GlobalKnownHostsFile /dev/null\n",
+        server.identity().display(),
+        at("known_hosts").display()
     );
-    let known_hosts = names.iter().map(|name| format!("{name} {key}")).collect::<String>();
-    SshClient::configured(&configuration, &known_hosts)
+    fs::write(at("ssh_config"), configuration)?;
+    Ok(folder)
 }
 
 /// Scrapes once each cycle, as Prometheus does; size of the last answer.
@@ -206,7 +220,7 @@ fn watch(exporter: &Exporter, interval: Duration, cycles: u32) -> Result<usize> 
     let mut bytes = 0;
     for cycle in 1..=cycles {
         std::thread::sleep((interval * cycle).saturating_sub(began.elapsed()));
-        let answer = http::get_with(exporter.port(), "/metrics", &[("Accept-Encoding", "gzip")])?;
+        let answer = http::get_with(exporter.port(), "/metrics", &GZIP)?;
         ensure!(answer.status == 200, "/metrics answered {}", answer.status);
         bytes = answer.body.len();
     }
