@@ -182,7 +182,7 @@ mod tests {
             measurement_stuck: false,
             mig_unsplit: false,
             gpu_instance: None,
-            attachments: Vec::new(),
+            attachments: Arc::default(),
         };
         let process = Process {
             pid: 7,

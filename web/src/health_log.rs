@@ -354,7 +354,7 @@ mod tests {
                 use_unexplained: contradictory,
                 contradictory,
                 measurement_stuck,
-                attachments: Vec::new(),
+                attachments: Arc::default(),
             };
             published(Snapshot { devices: vec![device], ..empty_snapshot() })
         };

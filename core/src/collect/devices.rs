@@ -1,6 +1,7 @@
 //! The devices of a snapshot, and the environments that hold them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use foldhash::{HashMap, HashSet, HashSetExt as _};
 
@@ -70,7 +71,7 @@ impl Devices {
                     use_unexplained: sample.is_some() && contradictions.is_use_unexplained(*index),
                     contradictory: sample.is_some() && contradictory.includes(*index),
                     measurement_stuck: sample.is_some() && contradictory.is_stuck(*index),
-                    attachments: Vec::new(),
+                    attachments: Arc::default(),
                 }
             })
             .collect()
@@ -147,7 +148,7 @@ impl Devices {
                     attachment.moved = occupants.was_another(device, attached_seconds);
                 }
             }
-            device.attachments = attachments;
+            device.attachments = Arc::new(attachments);
         }
     }
 }

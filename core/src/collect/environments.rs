@@ -94,7 +94,7 @@ fn attach(
             .or(held.total_memory.map(MemoryAmount::bytes));
         let moved: HashSet<&str> = device
             .iter()
-            .flat_map(|device| &device.attachments)
+            .flat_map(|device| device.attachments.iter())
             .filter(|it| it.moved)
             .map(|it| it.eid.as_str())
             .collect();

@@ -57,7 +57,7 @@ pub fn users(hosts: &[HostSnapshot]) -> BTreeMap<&str, UserTotals> {
         }
         for device in snapshot.devices.iter().filter(|it| it.index.mig.is_none()) {
             let mut holds = BTreeMap::<&str, Vec<Option<bool>>>::new();
-            for attachment in &device.attachments {
+            for attachment in device.attachments.iter() {
                 let hold = hold(snapshot, device, attachment);
                 if let Some(environment) = hold.environment {
                     holds.entry(&environment.username).or_default().push(hold.is_idle);

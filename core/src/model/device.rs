@@ -133,8 +133,10 @@ pub struct Device {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub measurement_stuck: bool,
     /// The environments that hold the device, by the state files; always empty for MIG devices.
+    //
+    // In an Arc: changes that another host sends leave the list shared with the snapshot before.
     #[serde(default, deserialize_with = "exact")]
-    pub attachments: Vec<Attachment>,
+    pub attachments: Arc<Vec<Attachment>>,
 }
 
 /// The measurements of one device. A value that could not be measured is absent, never 0.

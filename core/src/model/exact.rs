@@ -2,11 +2,17 @@
 
 use serde::{Deserialize, Deserializer};
 
-/// Reads a list and frees its spare room: a list of unknown length grows to at least four elements, then by doubling.
-pub(super) fn exact<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+/// Reads a list, as a `Vec` or in an `Arc`, and frees its spare room: a list of unknown length grows to at least four elements,
+/// then by doubling.
+pub(super) fn exact<'de, D, T, L>(deserializer: D) -> Result<L, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+    L: From<Vec<T>>,
+{
     let mut list = Vec::deserialize(deserializer)?;
     list.shrink_to_fit();
-    Ok(list)
+    Ok(list.into())
 }
 
 #[cfg(test)]

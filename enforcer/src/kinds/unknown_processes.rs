@@ -182,6 +182,7 @@ impl UnknownProcesses {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::sync::Arc;
 
     use super::*;
     use crate::config::Action;
@@ -224,7 +225,8 @@ mod tests {
         assert_eq!(explanation.unwrap().rules[0].violations.len(), 2);
         // A moment without the process, and the time begins anew; attaching anew changes nothing.
         let mut anew = hidden.clone();
-        anew.hosts[0].devices[0].attachments[0].attached_timestamp_seconds = Some(daemon.now_seconds);
+        Arc::make_mut(&mut anew.hosts[0].devices[0].attachments)[0].attached_timestamp_seconds =
+            Some(daemon.now_seconds);
         assert_eq!(daemon.plan(&anew).violations.len(), 3);
         daemon.run(&lab, 10);
         daemon.run(&hidden, 10);

@@ -281,14 +281,14 @@ impl<'j, 'w> Judgement<'j, 'w> {
             // What a record holds that does not count is free.
             let environments = &self.environments;
             let counts = |it: &Attachment| environments.contains_key(&it.eid);
-            device.attachments.retain(counts);
+            let attachments = Arc::make_mut(&mut device.attachments);
+            attachments.retain(counts);
             let first = (gpu, String::new());
             let of_gpu = self.reserved.range(first..);
             for ((_, eid), held) in of_gpu.take_while(|((it, _), _)| *it == gpu) {
-                let mut attachments = device.attachments.iter_mut();
-                match attachments.find(|it| it.eid == *eid) {
+                match attachments.iter_mut().find(|it| it.eid == *eid) {
                     Some(attachment) => attachment.memory_bytes = held.memory_bytes,
-                    None => device.attachments.push(Attachment {
+                    None => attachments.push(Attachment {
                         eid: eid.clone(),
                         memory_bytes: held.memory_bytes,
                         share_ratio: 0.0,

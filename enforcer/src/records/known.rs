@@ -230,7 +230,7 @@ impl<'a> Reservations<'a> {
         let attachments = snapshot.devices.iter().map(|it| it.attachments.len());
         let mut all = HashMap::with_capacity(attachments.sum());
         for device in &snapshot.devices {
-            for attachment in &device.attachments {
+            for attachment in device.attachments.iter() {
                 let place = (attachment.eid.as_str(), device.index.gpu);
                 let what = (attachment.memory_bytes, attachment.attached_timestamp_seconds);
                 all.entry(place).or_insert(what);

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use genv_core::model::{Attribution, Confirmed, ConfirmedChange, Environment, Member};
 use genv_core::proc::Named;
 
@@ -104,7 +106,7 @@ fn memory_that_was_read_with_the_devices_later_is_not_lowered() {
     let mut count = |lists_devices: bool, memory_bytes: u64| {
         let mut hosts = lab(true);
         let snapshot = snapshot(&mut hosts);
-        snapshot.devices[0].attachments[0].memory_bytes = Some(memory_bytes);
+        Arc::make_mut(&mut snapshot.devices[0].attachments)[0].memory_bytes = Some(memory_bytes);
         if !lists_devices {
             snapshot.devices.clear();
             snapshot.processes.clear();

@@ -120,7 +120,7 @@ pub(super) const FAMILIES: &[HostFamily] = &[
                 return;
             };
             for device in host.devices() {
-                for attachment in &device.attachments {
+                for attachment in device.attachments.iter() {
                     let Some(environment) = environments.get(attachment.eid.as_str()) else {
                         continue;
                     };

@@ -290,7 +290,7 @@ fn series_end_with_their_subject() {
     after.environments.clear();
     after.processes.clear();
     after.devices.truncate(1);
-    after.devices[0].attachments.clear();
+    Arc::make_mut(&mut after.devices[0].attachments).clear();
     after.counters = genv_core::model::Counters::default();
     let shown = metrics(vec![host(after)], 64);
     for gone in ["alice", "bob", "eid=", "pid=", "GPU-1", "\"1:0\"", "xid="] {

@@ -36,7 +36,7 @@ fn lab() -> Exporter {
     simulated.simulated = true;
     simulated.collectors.values_mut().for_each(|it| it.error = None);
     simulated.devices.truncate(1);
-    simulated.devices[0].attachments.clear();
+    Arc::make_mut(&mut simulated.devices[0].attachments).clear();
     simulated.processes.clear();
     simulated.timestamp_seconds += 3600.0;
     simulated.queue.clear();

@@ -65,7 +65,7 @@ fn filled((names, indices, numbers, sizes, facts): Values) -> Snapshot {
             reserved_bytes: Some(size()),
         });
         values.fan_speed_ratios = [(0, number())].into();
-        for attachment in &mut device.attachments {
+        for attachment in Arc::make_mut(&mut device.attachments) {
             (attachment.eid, attachment.share_ratio) = (name(), number());
             attachment.memory_bytes = fact().then(&mut size);
         }

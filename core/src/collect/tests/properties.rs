@@ -266,7 +266,7 @@ proptest! {
                 for device in &before.devices {
                     let shares: f64 = device.attachments.iter().map(|a| a.share_ratio).sum();
                     prop_assert!(shares <= 1.0);
-                    for attachment in &device.attachments {
+                    for attachment in device.attachments.iter() {
                         let user = &before.environment(&attachment.eid).unwrap().username;
                         *share_seconds.entry((user.clone(), device.index.gpu)).or_default() +=
                             attachment.share_ratio * cycle.elapsed_seconds;

@@ -165,7 +165,7 @@ fn environments_stay_while_the_state_cannot_be_read_and_no_process_is_outside_th
 
     let withdrawn = lab.after(21.0);
     assert_eq!(withdrawn.environments, []);
-    assert_eq!(device(&withdrawn, 0).attachments, []);
+    assert_eq!(*device(&withdrawn, 0).attachments, []);
     assert!(withdrawn.processes.iter().all(|p| p.attribution.state() == "unknown"));
 }
 

@@ -256,6 +256,14 @@ fn an_item_without_changed_fields_stays_shared() {
     assert!(read.processes.iter().zip(&before.processes).all(|(read, before)| Arc::ptr_eq(read, before)));
 }
 
+#[test]
+fn the_attachments_of_a_changed_device_stay_shared() {
+    let before = Snapshot { devices: vec![device(1, 0.1)], ..Snapshot::default() };
+    let read = changed(&before, r#"{"devices":[[0,{"measurements":{"utilization_ratio":0.5}}]]}"#).unwrap();
+    assert_ne!(read, before);
+    assert!(Arc::ptr_eq(&read.devices[0].attachments, &before.devices[0].attachments));
+}
+
 /// A value of this schema with all its fields. Values with two numbers from 1 on differ in each field.
 fn example(schema: &Value, definitions: &Value, number: u64) -> Value {
     let part = |schema: &Value| example(schema, definitions, number);

@@ -105,7 +105,7 @@ impl<'a> Facts<'a> {
         let mut reservations = Reservations::with_capacity(attachments.sum());
         for device in &snapshot.devices {
             let occupants = occupants.filter(|it| it.saw_another(device));
-            for attachment in &device.attachments {
+            for attachment in device.attachments.iter() {
                 let place = (device.index, attachment.eid.as_str());
                 let attached_seconds = attachment.attached_timestamp_seconds;
                 // The history covers more time than the snapshot's maker.

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use super::daemon::*;
 use crate::config::*;
 use crate::plan::*;
@@ -22,7 +24,7 @@ const DAMAGE: &str = "devices.json: entry 1: it is \"?\", and is left out";
 
 fn without_attachments(lab: &mut Lab) {
     lab.damage(DAMAGE);
-    lab.hosts[0].devices.iter_mut().for_each(|it| it.attachments.clear());
+    lab.hosts[0].devices.iter_mut().for_each(|it| it.attachments = Arc::default());
     lab.eid("gpu01", "e1").devices.clear();
 }
 

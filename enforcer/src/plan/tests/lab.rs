@@ -88,7 +88,7 @@ impl Lab {
         memory_bytes: Option<u64>,
     ) -> Self {
         let host = self.host(hostname);
-        host.devices[gpu as usize].attachments.push(Attachment {
+        Arc::make_mut(&mut host.devices[gpu as usize].attachments).push(Attachment {
             eid: eid.to_owned(),
             memory_bytes,
             share_ratio: 1.0,
@@ -226,7 +226,7 @@ impl Lab {
         let host = self.host(&target.hostname);
         let mut devices = host.devices.iter_mut();
         if let Some(device) = devices.find(|device| device.index == index) {
-            device.attachments.retain(|it| it.eid != target.eid);
+            Arc::make_mut(&mut device.attachments).retain(|it| it.eid != target.eid);
         }
         let mut environments = host.environments.iter_mut();
         if let Some(environment) = environments.find(|it| it.eid == target.eid) {

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use genv_core::model::DeviceIndex;
 
 use super::daemon::*;
@@ -166,7 +168,7 @@ fn a_context_that_was_never_held_or_computes_or_whose_owner_detached_it_himself_
     let mut left = lab().without(&[]);
     left.hosts[0].processes.retain(|process| process.pid == 10);
     let held = left.clone();
-    left.hosts[0].devices[1].attachments.clear();
+    Arc::make_mut(&mut left.hosts[0].devices[1].attachments).clear();
     left.eid("gpu01", "e1").devices.remove(1);
     // Nobody saw it attached.
     let mut daemon = elsewhere();
@@ -225,7 +227,7 @@ fn an_environment_that_lost_all_that_a_rule_looks_at_keeps_it_also_if_a_context_
 /// Takes what is more than one device at once: alice's newest, which is device 1.
 fn at_once() -> (Rule, Lab) {
     let mut lab = lab();
-    lab.hosts[0].devices[1].attachments[0].attached_timestamp_seconds = Some(NOON - 60.0);
+    Arc::make_mut(&mut lab.hosts[0].devices[1].attachments)[0].attached_timestamp_seconds = Some(NOON - 60.0);
     (rule(max_devices_per_user(1, Scope::Host), Action::Detach), lab)
 }
 
@@ -291,7 +293,7 @@ fn a_process_that_computes_on_a_mig_device_is_spared_and_a_split_gpu_is_never_id
     (device.mig_parent, device.processes_measured) = (true, false);
     let mut part = device.clone();
     (part.index, part.mig_parent, part.processes_measured) = (DeviceIndex::mig(0, 0), false, true);
-    part.attachments.clear();
+    Arc::make_mut(&mut part.attachments).clear();
     lab.hosts[0].devices.push(part);
     let used = &mut lab.pid("gpu01", 10).devices[0];
     // The driver tells no use of a part.

@@ -1,5 +1,7 @@
 //! GPUs that change their index while the machine runs: an attachment by index then points to another GPU.
 
+use std::sync::Arc;
+
 use super::daemon::*;
 use crate::config::*;
 use crate::plan::*;
@@ -64,7 +66,7 @@ fn no_device_that_moved_is_taken_for_a_limit() {
     assert_eq!(actions(&plan), [""; 0]);
     // alice attaches device 1 anew.
     let mut anew = moved(0);
-    anew.hosts[0].devices[1].attachments[0].attached_timestamp_seconds = Some(NOON + 2095.0);
+    Arc::make_mut(&mut anew.hosts[0].devices[1].attachments)[0].attached_timestamp_seconds = Some(NOON + 2095.0);
     assert_eq!(actions(&daemon.plan(&anew)), ["detach e1:1"]);
 }
 

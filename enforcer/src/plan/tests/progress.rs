@@ -1,4 +1,5 @@
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use genv_core::model::DeviceIndex;
 use proptest::prelude::*;
@@ -90,7 +91,7 @@ fn a_damaged_record_freezes_the_rules_about_its_environment_and_no_others() {
     // bob gave one back while a record of alice's is damaged: his violation is over.
     let mut daemon = Daemon::new(vec![rule]);
     daemon.run(&lab(true), 30);
-    damaged.hosts[0].devices[3].attachments.clear();
+    Arc::make_mut(&mut damaged.hosts[0].devices[3].attachments).clear();
     damaged.eid("gpu01", "e2").devices.pop();
     daemon.run(&damaged, 10);
     let users: Vec<_> = daemon.history.violations.values().collect();

@@ -252,7 +252,7 @@ fn skewed(lab: &Lab, now_seconds: f64, ahead: f64) -> Vec<HostSnapshot> {
         *created = created.map(|at| at + ahead);
     }
     let attachments = snapshot.devices.iter_mut();
-    for attachment in attachments.flat_map(|device| &mut device.attachments) {
+    for attachment in attachments.flat_map(|device| Arc::make_mut(&mut device.attachments)) {
         let attached = &mut attachment.attached_timestamp_seconds;
         *attached = attached.map(|at| at + ahead);
     }

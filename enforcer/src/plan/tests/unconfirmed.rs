@@ -1,5 +1,7 @@
 //! Attachments that nothing shows to be their user's doing: they help, and a rule takes back them alone.
 
+use std::sync::Arc;
+
 use super::daemon::*;
 use crate::config::*;
 use crate::execute::surprise::Expected;
@@ -34,7 +36,7 @@ fn what_was_forced_on_a_user_is_taken_first_and_ends_no_process() {
 fn it_helps_and_sets_no_bound() {
     assert_eq!(terminated(EnvDevices, &lab()), [""; 0]);
     let mut lab = lab();
-    lab.hosts[0].devices[1].attachments[0].memory_bytes = Some(1);
+    Arc::make_mut(&mut lab.hosts[0].devices[1].attachments)[0].memory_bytes = Some(1);
     assert_eq!(terminated(EnvMemory, &lab), [""; 0]);
     // What she configured bounds what she attached.
     lab.eid("gpu01", "e1").gpu_memory_bytes = Some(1);

@@ -244,7 +244,7 @@ mod tests {
             measurement_stuck: false,
             mig_unsplit: false,
             gpu_instance: None,
-            attachments: Vec::new(),
+            attachments: Arc::default(),
         }
     }
 
