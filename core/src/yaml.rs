@@ -314,8 +314,8 @@ mod tests {
 
     #[test]
     fn one_anchor_may_have_hundreds_of_aliases() {
-        let text = "a: &users [alice, bob]\n".to_owned()
-            + &(0..500).map(|n| format!("b{n}: *users\n")).collect::<String>();
+        let text =
+            "a: &users [alice, bob]\n".to_owned() + &(0..500).map(|n| format!("b{n}: *users\n")).collect::<String>();
         let lists: BTreeMap<String, Vec<String>> = parse("rules.yml", &text).unwrap();
         assert_eq!((lists.len(), &lists["b499"]), (501, &lists["a"]));
     }

@@ -30,6 +30,9 @@ const THERE_BUDGET_SECONDS: f64 = 3e-3;
 /// Asks for compressed text, as Prometheus does.
 const GZIP: [(&str, &str); 1] = [("Accept-Encoding", "gzip")];
 
+/// genv reuses no output of `ssh -G` until the files of the configuration are 5 s old, as those of a lab are.
+const CONFIGURATION_AGE: Duration = Duration::from_secs(6);
+
 /// How long hosts may take until all of them are there.
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -121,6 +124,7 @@ impl Fleet {
         let server = SshServer::start(&session, &[format!("MaxStartups {}", hosts.max(200)).as_str()])?;
         let names: Vec<String> = (0..hosts).map(|number| format!("gpu{number:04}")).collect();
         let client = client_of(&names, &server)?;
+        std::thread::sleep(CONFIGURATION_AGE);
         let interval = Duration::from_secs(match hosts {
             0..=32 => 1,
             33..=256 => 5,
