@@ -8,14 +8,15 @@ use std::path::Path;
 use jiff::tz::TimeZone;
 use rustix::io::Errno;
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::corrupt::free_name;
 use super::data::{AttachmentState, DeviceState, EnvironmentState, MemberState, ProcessId, Started};
-use super::document::{self, Document, NotADocument};
 use super::file::{self, ReadError};
+use super::genv1::{self, Listed};
 use super::record::{Records, is_time};
 use super::shape::{self, Times};
-use super::{StateError, surplus, value};
+use super::{StateError, surplus};
 use crate::files::{Disk, Prepared};
 use crate::model::{initial_pid_namespace, parse_local_time};
 
@@ -26,6 +27,9 @@ const MEMBERS_FILE: &str = "genv-members.json";
 
 /// All of them.
 pub(super) const FILES: [&str; 3] = [ENVIRONMENTS_FILE, DEVICES_FILE, MEMBERS_FILE];
+
+/// The most bytes of an imported file. As values of JSON, they take up to sixteen times the memory.
+const MOST_BYTES: usize = 1 << 20;
 
 /// The environment that holds all devices in the files of genv 1.x after the import, so that a genv 1.x gives out none.
 const MOVED: &str = "moved-to-state.json";
@@ -48,16 +52,16 @@ pub(super) fn read(
     zone: &TimeZone,
 ) -> Result<Option<Imported>, StateError> {
     let folder = Folder { directory, path, zone };
-    let environments = folder.read(ENVIRONMENTS_FILE, document::environments)?;
-    let devices = folder.read(DEVICES_FILE, document::devices)?;
+    let environments = folder.read(ENVIRONMENTS_FILE, genv1::environments)?;
+    let devices = folder.read(DEVICES_FILE, genv1::devices)?;
     if environments.is_none() && devices.is_none() {
         return Ok(None);
     }
     let (written, environments) = environments.unzip();
     let (environments, devices) = (environments.unwrap_or_default(), devices.unwrap_or_default().1);
     let mut records = Records {
-        environments: environments.entries,
-        devices: devices.entries,
+        environments: environments.records,
+        devices: devices.records,
         warnings: environments.warnings.into_iter().chain(devices.warnings).collect(),
         ..Records::default()
     };
@@ -68,7 +72,7 @@ pub(super) fn read(
     }
     // Commands go on without this file: members count by their pids alone then, as with genv 1.x.
     if let Ok(Some((_, content))) = folder.content(MEMBERS_FILE)
-        && let Ok(members) = value::parse_into::<MembersFile>(&content)
+        && let Ok(members) = serde_json::from_slice::<MembersFile>(&content)
         && members.version == 1
     {
         members.give_facts(&mut records, boot_id, zone);
@@ -149,12 +153,12 @@ struct Folder<'a> {
 }
 
 impl Folder<'_> {
-    /// The time and the document of a file, if there is the file.
+    /// The time and the records of a file, if there is the file.
     fn read<T>(
         &self,
         name: &str,
-        parse: fn(&[u8], &TimeZone) -> Result<Document<T>, NotADocument>,
-    ) -> Result<Option<(f64, Document<T>)>, StateError> {
+        records: fn(&Value, &TimeZone) -> Result<Listed<T>, String>,
+    ) -> Result<Option<(f64, Listed<T>)>, StateError> {
         let failed = |why: String| StateError {
             message: format!(
                 "cannot import {}: {why}: repair it, or move it away to go on without it",
@@ -171,10 +175,13 @@ impl Folder<'_> {
         let Some((written, content)) = content else {
             return Ok(None);
         };
-        let document = parse(&content, self.zone).map_err(|error| failed(error.to_string()))?;
-        match document.warnings.first().filter(|_| document.incomplete) {
-            Some(left_out) => Err(failed(left_out.clone())),
-            None => Ok(Some((written, document))),
+        if content.len() > MOST_BYTES {
+            return Err(failed(format!("it has {} bytes, and no more than {MOST_BYTES} are imported", content.len())));
+        }
+        let listed = genv1::parse(&content).and_then(|root| records(&root, self.zone)).map_err(failed)?;
+        match listed.left_out {
+            Some(left_out) => Err(failed(left_out)),
+            None => Ok(Some((written, listed))),
         }
     }
 

@@ -8,21 +8,18 @@ use std::path::{Path, PathBuf};
 const DECIDING: [&str; 7] = ["written", "data", "allocate", "queue", "expected", "inventory", "change"];
 
 /// What reads and writes, from below to above.
-const OTHERS: [&str; 31] = [
+const OTHERS: [&str; 28] = [
     "corrupt",
-    "entries",
     "file",
+    "genv1",
     "refused",
-    "value",
     "own_file",
     "state_lock",
     "confirmed",
-    "device_entry",
     "kernels",
     "linger",
     "shape",
     "standing",
-    "document",
     "strangers",
     "host",
     "failure",

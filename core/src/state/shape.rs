@@ -10,7 +10,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use jiff::tz::TimeZone;
 use serde::Serialize;
 
-use super::value::lone_surrogate;
 use super::{AttachmentState, DeviceState, EnvironmentState};
 use crate::model::{MemoryAmount, format_local_time, local_time_zone};
 
@@ -152,7 +151,7 @@ fn amount(amount: Option<MemoryAmount>) -> Option<String> {
     amount.map(|amount| amount.to_string())
 }
 
-/// JSON as genv 1.4.3 writes and prints it. Characters that stand for lone surrogates are written as those.
+/// JSON as genv 1.4.3 writes and prints it.
 ///
 /// # Panics
 /// If the value cannot be serialized: give it none but texts, numbers, lists and structs.
@@ -161,18 +160,13 @@ pub fn json(value: &impl Serialize) -> Vec<u8> {
     let text = serde_json::to_string_pretty(value).expect("texts and numbers always serialize");
     let mut ascii = String::with_capacity(text.len());
     for character in text.chars() {
-        let mut pair = [0; 2];
-        match lone_surrogate(character) {
-            _ if matches!(character, '\n' | ' '..='~') => ascii.push(character),
-            Some(unit) => ascii += &escape(unit),
-            None => ascii.extend(character.encode_utf16(&mut pair).iter().map(|unit| escape(*unit))),
+        if matches!(character, '\n' | ' '..='~') {
+            ascii.push(character);
+        } else {
+            ascii.extend(character.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")));
         }
     }
     ascii.into_bytes()
-}
-
-fn escape(unit: u16) -> String {
-    format!("\\u{unit:04x}")
 }
 
 #[cfg(test)]

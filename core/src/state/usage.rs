@@ -3,8 +3,7 @@
 use jiff::tz::TimeZone;
 use serde_json::Value;
 
-use super::document;
-use super::value::{self, integer};
+use super::genv1::{self, integer};
 use super::{State, StateError};
 
 /// The use of a host.
@@ -33,17 +32,15 @@ pub fn read_usage(content: &[u8], time_zone: &TimeZone) -> Result<Usage, StateEr
     let error = |why: String| StateError {
         message: format!("cannot understand what 'genv usage snapshot' prints: {why}: run it there"),
     };
-    let root = value::parse(content).map_err(|json| error(json.to_string()))?;
+    let root = genv1::parse(content).map_err(error)?;
     let part = |name: &str| root.get(name).unwrap_or(&Value::Null);
-    let environments = document::environments_of(part("envs"), time_zone);
-    let environments = environments.map_err(|why| error(why.to_string()))?;
-    let devices = document::devices_of(part("devices"), time_zone);
-    let devices = devices.map_err(|why| error(why.to_string()))?;
+    let environments = genv1::environments(part("envs"), time_zone).map_err(error)?;
+    let devices = genv1::devices(part("devices"), time_zone).map_err(error)?;
     let processes = part("processes").get("processes").and_then(Value::as_array);
     let processes = processes.ok_or_else(|| error("it has no 'processes'".to_owned()))?;
     let process = |process: &Value| {
         Some(UsageProcess {
-            pid: u32::try_from(integer(process.get("pid"))?).ok()?,
+            pid: u32::try_from(integer(process.get("pid")?)?).ok()?,
             eid: process.get("eid").and_then(Value::as_str).map(str::to_owned),
         })
     };
@@ -52,9 +49,9 @@ pub fn read_usage(content: &[u8], time_zone: &TimeZone) -> Result<Usage, StateEr
     Ok(Usage {
         state: State {
             installed: true,
-            environments: environments.entries,
-            devices: devices.entries,
-            incomplete: environments.incomplete,
+            environments: environments.records,
+            devices: devices.records,
+            incomplete: environments.left_out.is_some(),
             warnings,
             ..State::default()
         },

@@ -115,8 +115,9 @@ type Spoil = fn(&Path);
 
 #[test]
 fn an_earlier_file_that_cannot_be_read_stops_the_import_and_stays() {
-    let spoils: [(Spoil, &str); 4] = [
+    let spoils: [(Spoil, &str); 5] = [
         (|path| fs::write(path, "{").unwrap(), "it is not JSON"),
+        (|path| fs::write(path, " ".repeat(2 << 20)).unwrap(), "no more than 1048576 are imported"),
         (|path| fs::write(path, " ".repeat(9 << 20)).unwrap(), "no more than 8388608 are read"),
         (|path| fs::create_dir(path).unwrap(), "it is not a regular file"),
         (|path| symlink("/etc/passwd", path).unwrap(), "it is a symbolic link"),
@@ -153,10 +154,7 @@ fn an_entry_that_cannot_be_read_stops_the_import_and_a_value_does_not() {
     };
     write(&folder, ENVIRONMENTS_FILE, &entry(json!({"uid": -1})));
     let error = change(&folder).unwrap_err().to_string();
-    assert!(
-        error.contains(r#"envs.json: envs.json: environment "b": its uid is -1, and it is left out: repair it"#),
-        "{error}"
-    );
+    assert!(error.contains(r#"envs.json: environment "b": its uid is -1, and it is left out: repair it"#), "{error}");
     // The time is none that the new file can have.
     write(&folder, ENVIRONMENTS_FILE, &entry(json!({"username": 5})));
     change(&folder).unwrap();
