@@ -140,7 +140,7 @@ pub fn parse<T: DeserializeOwned>(source_name: &str, text: &str) -> Result<T, Er
             max_documents: 1,
             max_aliases: 1_000,
             max_anchors: 1_000,
-            // A lab's rules may name one list of users in each of them.
+            // Each rule of a lab may refer to the same list of users.
             enforce_alias_anchor_ratio: false,
             max_total_scalar_bytes: 4 << 20,
             max_recorded_anchor_events: 100_000,

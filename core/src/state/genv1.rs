@@ -1,4 +1,5 @@
-//! The records of genv 1.x, in the shapes from 0.3 to 1.4.3: its files are imported, and other hosts print them.
+//! The records of genv 1.x, in the shapes from 0.3 to 1.4.3. This genv imports its files, and reads what `genv usage
+//! snapshot` prints on other hosts.
 //!
 //! Lists were objects by eid or index at first. An attachment was a bare eid, then an object; its time was `attached`,
 //! then `time`. Fields that a version did not know are missing or null. All mixtures are read, and unknown keys are
@@ -13,6 +14,10 @@ use serde_json::{Map, Value};
 use super::{AttachmentState, DeviceState, EnvironmentState, MemberState};
 use crate::model::{MemoryAmount, parse_local_time};
 use crate::text::counted;
+
+/// The most bytes of a file, or of what another host prints. As values of JSON, they may take a hundred times the
+/// memory; 100 environments take 30 KiB.
+const MOST_BYTES: usize = 2 << 20;
 
 /// The most warnings of one list: every user may write the files.
 const MOST_WARNINGS: usize = 20;
@@ -36,11 +41,15 @@ impl<T> Default for Listed<T> {
     }
 }
 
-/// Parses JSON that Python wrote.
+/// Parses JSON that Python wrote. Bytes that are not UTF-8, and what Python writes for them, become U+FFFD. `NaN` and
+/// `Infinity`, which JSON does not have, are errors.
 ///
 /// # Errors
-/// The text is no JSON; the error is the reason.
+/// The text is too long, or no JSON; the error is the reason.
 pub(super) fn parse(content: &[u8]) -> Result<Value, String> {
+    if content.len() > MOST_BYTES {
+        return Err(format!("it has {} bytes, and no more than {MOST_BYTES} are read", content.len()));
+    }
     if content.trim_ascii().is_empty() {
         return Err("it is empty".to_owned());
     }
@@ -57,7 +66,12 @@ pub(super) fn environments(root: &Value, time_zone: &TimeZone) -> Result<Listed<
     let mut eids = HashSet::new();
     listed(root, "envs", |entry| {
         let environment = environment(entry, time_zone)?;
-        entry.unless_twice(eids.insert(environment.eid.clone()), environment)
+        let is_new = eids.insert(environment.eid.clone());
+        if !is_new && environment.eid.contains(char::REPLACEMENT_CHARACTER) {
+            entry.leave_out("its eid is not UTF-8, and may be that of another environment, and it is left out");
+            return None;
+        }
+        entry.unless_twice(is_new, environment)
     })
 }
 
@@ -82,18 +96,19 @@ fn listed<T>(
     mut read: impl FnMut(&mut Entry<'_>) -> Option<T>,
 ) -> Result<Listed<T>, String> {
     let children = root.get(key).and_then(children).ok_or_else(|| format!("it has no '{key}'"))?;
-    let mut listed = Listed::default();
+    let (mut listed, mut more) = (Listed::default(), 0);
     for (position, (child_key, value)) in children.into_iter().enumerate() {
-        let name = format!("entry {} of '{key}'", position + 1);
-        let mut entry = Entry { name, key: child_key, position, value, warnings: Vec::new(), left_out: None };
+        let shown_key = child_key.map_or_else(|| (position + 1).to_string(), |it| shown(&Value::from(it)));
+        let name = format!("entry {shown_key} of '{key}'");
+        let mut entry = Entry { name, key: child_key, position, value, warnings: Vec::new(), more: 0, left_out: None };
         listed.records.extend(read(&mut entry));
         listed.warnings.append(&mut entry.warnings);
+        more += entry.more + listed.warnings.len().saturating_sub(MOST_WARNINGS);
+        listed.warnings.truncate(MOST_WARNINGS);
         listed.left_out = listed.left_out.or(entry.left_out);
     }
-    let more = listed.warnings.len().saturating_sub(MOST_WARNINGS);
     if more > 0 {
-        listed.warnings.truncate(MOST_WARNINGS);
-        listed.warnings.push(format!("{} more", counted(more, "damaged value")));
+        listed.warnings.push(format!("{} of '{key}' beside these", counted(more, "damaged value")));
     }
     Ok(listed)
 }
@@ -106,18 +121,24 @@ struct Entry<'a> {
     position: usize,
     value: &'a Value,
     warnings: Vec<String>,
+    /// The number of warnings beyond the limit.
+    more: usize,
     left_out: Option<String>,
 }
 
 impl<'a> Entry<'a> {
     fn warn(&mut self, what: impl AsRef<str>) {
-        self.warnings.push(format!("{}: {}", self.name, what.as_ref()));
+        if self.warnings.len() < MOST_WARNINGS {
+            self.warnings.push(format!("{}: {}", self.name, what.as_ref()));
+        } else {
+            self.more += 1;
+        }
     }
 
     /// Warns that the record, or a member of it, is left out.
     fn leave_out(&mut self, what: impl AsRef<str>) {
-        self.warn(what);
-        self.left_out = self.left_out.take().or_else(|| self.warnings.last().cloned());
+        self.warn(&what);
+        self.left_out.get_or_insert_with(|| format!("{}: {}", self.name, what.as_ref()));
     }
 
     fn unless_twice<T>(&mut self, is_new: bool, record: T) -> Option<T> {
@@ -136,11 +157,11 @@ impl<'a> Entry<'a> {
     }
 
     /// A value that may be missing or null, and is left out with a warning if it is damaged.
-    fn optional<T>(
+    fn optional<'v, T>(
         &mut self,
-        fields: &Map<String, Value>,
+        fields: &'v Map<String, Value>,
         key: &str,
-        read: impl FnOnce(&Value) -> Option<T>,
+        read: impl FnOnce(&'v Value) -> Option<T>,
     ) -> Option<T> {
         let value = fields.get(key).filter(|value| !value.is_null())?;
         let read = read(value);
@@ -210,7 +231,8 @@ fn environment(entry: &mut Entry<'_>, time_zone: &TimeZone) -> Option<Environmen
         entry.leave_out(format!("its uid is {found}, and it is left out"));
         return None;
     };
-    let configuration = entry.optional(fields, "config", |value| value.as_object().cloned()).unwrap_or_default();
+    let no_configuration = Map::new();
+    let configuration = entry.optional(fields, "config", Value::as_object).unwrap_or(&no_configuration);
     let pid = |value: &Value| {
         let pid = i32::try_from(integer(value)?).ok()?;
         u32::try_from(pid).ok().filter(|&pid| pid > 0)
@@ -219,9 +241,9 @@ fn environment(entry: &mut Entry<'_>, time_zone: &TimeZone) -> Option<Environmen
         uid,
         username: entry.text(fields, "username"),
         created_timestamp_seconds: entry.time(fields, "creation", time_zone),
-        name: entry.text(&configuration, "name"),
-        gpus: entry.optional(&configuration, "gpus", |value| u32::try_from(integer(value)?).ok()),
-        gpu_memory: entry.amount(&configuration, "gpu_memory"),
+        name: entry.text(configuration, "name"),
+        gpus: entry.optional(configuration, "gpus", |value| u32::try_from(integer(value)?).ok()),
+        gpu_memory: entry.amount(configuration, "gpu_memory"),
         members: entry.list(fields, "pids", pid).into_iter().map(MemberState::from).collect(),
         kernel_ids: entry.list(fields, "kernel_ids", |value| value.as_str().map(str::to_owned)),
         context_seconds: None,

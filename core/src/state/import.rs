@@ -28,9 +28,6 @@ const MEMBERS_FILE: &str = "genv-members.json";
 /// All of them.
 pub(super) const FILES: [&str; 3] = [ENVIRONMENTS_FILE, DEVICES_FILE, MEMBERS_FILE];
 
-/// The most bytes of an imported file. As values of JSON, they take up to sixteen times the memory.
-const MOST_BYTES: usize = 1 << 20;
-
 /// The environment that holds all devices in the files of genv 1.x after the import, so that a genv 1.x gives out none.
 const MOVED: &str = "moved-to-state.json";
 
@@ -72,7 +69,8 @@ pub(super) fn read(
     }
     // Commands go on without this file: members count by their pids alone then, as with genv 1.x.
     if let Ok(Some((_, content))) = folder.content(MEMBERS_FILE)
-        && let Ok(members) = serde_json::from_slice::<MembersFile>(&content)
+        && let Ok(members) = genv1::parse(&content)
+        && let Ok(members) = MembersFile::deserialize(members)
         && members.version == 1
     {
         members.give_facts(&mut records, boot_id, zone);
@@ -175,13 +173,13 @@ impl Folder<'_> {
         let Some((written, content)) = content else {
             return Ok(None);
         };
-        if content.len() > MOST_BYTES {
-            return Err(failed(format!("it has {} bytes, and no more than {MOST_BYTES} are imported", content.len())));
-        }
-        let listed = genv1::parse(&content).and_then(|root| records(&root, self.zone)).map_err(failed)?;
+        let mut listed = genv1::parse(&content).and_then(|root| records(&root, self.zone)).map_err(failed)?;
         match listed.left_out {
             Some(left_out) => Err(failed(left_out)),
-            None => Ok(Some((written, listed))),
+            None => {
+                listed.warnings.iter_mut().for_each(|it| it.insert_str(0, &format!("{name}: ")));
+                Ok(Some((written, listed)))
+            }
         }
     }
 

@@ -174,6 +174,7 @@ fn only_a_damaged_device_itself_is_left_out() {
     let eids: Vec<&str> = read.records[0].attachments.iter().map(|entry| entry.eid.as_str()).collect();
     assert_eq!(eids, ["7", "8"]);
     assert_eq!(read.records[0].attachments[0].gpu_memory, None);
+    assert_eq!(read.left_out.as_ref(), Some(&read.warnings[3]));
     insta::assert_snapshot!(read.warnings.join("\n"), @r#"
     device 0: its total_memory is "lots", and is left out
     device 0: its gpu_memory is "abc", and is left out
@@ -192,9 +193,12 @@ fn only_a_damaged_device_itself_is_left_out() {
 #[test]
 fn warnings_do_not_pile_up() {
     let entries: Vec<Value> = (0..1000).map(|_| json!({"uid": 1})).collect();
+    let in_one = envs(&json!({"envs": [{"eid": "7", "uid": 1, "username": 5, "pids": vec![0; 30]}]}));
+    assert_eq!(in_one.warnings.last().unwrap(), "11 damaged values of 'envs' beside these");
+    assert_eq!(in_one.left_out.unwrap(), "environment \"7\": 0 among its pids is left out");
     let read = envs(&json!({"envs": entries}));
     assert_eq!(read.warnings.len(), MOST_WARNINGS + 1);
-    assert_eq!(read.warnings.last().unwrap(), "980 damaged values more");
+    assert_eq!(read.warnings.last().unwrap(), "980 damaged values of 'envs' beside these");
 }
 
 #[test]
@@ -206,6 +210,8 @@ fn a_text_that_is_not_the_file_is_an_error() {
         assert_eq!(error(other), "it has no 'envs'");
     }
     assert!(error(r#"{"envs": ["#).starts_with("it is not JSON: EOF"));
+    assert!(error(r#"{"envs": [], "x": NaN}"#).starts_with("it is not JSON: expected value"));
+    assert_eq!(devices(&json!({"envs": []}), &TimeZone::UTC).unwrap_err(), "it has no 'devices'");
     let deep = "[".repeat(100_000) + &"]".repeat(100_000);
     assert!(error(&format!(r#"{{"envs": {deep}}}"#)).starts_with("it is not JSON: recursion limit"));
 }
@@ -222,11 +228,35 @@ fn names_that_were_not_utf8_do_not_cost_the_file() {
     assert_eq!(envs(&parse(content).unwrap()).records[0].username.as_deref(), Some("\u{fffd}"));
 }
 
+#[test]
+fn an_eid_that_was_not_utf8_may_be_that_of_another_environment() {
+    let content = br#"{"envs": {"a\udcff": {"uid": 1}, "b": {"eid": "a\udcfe", "uid": 2}}}"#;
+    let read = envs(&parse(content).unwrap());
+    assert_eq!(read.records.len(), 1);
+    let expected =
+        "environment \"a\u{fffd}\": its eid is not UTF-8, and may be that of another environment, and it is left out";
+    assert_eq!(read.left_out.as_deref(), Some(expected));
+}
+
 proptest! {
     #[test]
-    fn no_bytes_end_the_program(content in proptest::collection::vec(any::<u8>(), 0..100), text in any::<String>()) {
+    fn no_bytes_end_the_program(
+        content in proptest::collection::vec(any::<u8>(), 0..100),
+        text in any::<String>(),
+        escapes in r"(\\|\\u|d83d|de00|dcff|é|x){0,12}",
+    ) {
         let _ = parse(&content);
         let _ = without_lone_surrogates(&text);
+        let replaced = without_lone_surrogates(&escapes);
+        prop_assert_eq!(without_lone_surrogates(&replaced), replaced.clone());
         let _ = environments(&json!({"envs": [{"eid": text, "uid": text, "creation": text}]}), &TimeZone::UTC);
+        let devs = json!({"devices": [{"index": text, "eids": text}, {"attachments": {(text.clone()): text}}]});
+        let _ = devices(&devs, &TimeZone::UTC);
+    }
+
+    #[test]
+    fn escapes_that_name_characters_stay(text in any::<String>()) {
+        let ascii: String = text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect();
+        prop_assert_eq!(without_lone_surrogates(&ascii), ascii);
     }
 }

@@ -104,10 +104,32 @@ fn members_get_their_facts_from_the_file_beside() {
         assert_eq!((environment.members[0], environment.context_seconds), (expected, context), "{boot_id} {creation}");
         assert_eq!((state.queued.len(), state.simulated), (queued, Some(true)));
     }
+    // A name that is not UTF-8 costs only its own facts.
+    let name = |eid: &str| format!(r#"{{"eid": "{eid}", "creation": "{TIME}", "pid": 1, "start_time_ticks": 5}}"#);
+    let of_this_boot = facts(&boot_id(), TIME).to_string();
+    let text = of_this_boot.replace("\"members\":[", &format!("\"members\":[{},", name(r"b\udcff")));
+    assert_ne!(text, of_this_boot);
+    fs::write(folder.path().join(MEMBERS_FILE), text).unwrap();
+    assert_eq!(read(&folder).environments[0].members, [member(Started::At(5), namespace)]);
     fs::write(folder.path().join(MEMBERS_FILE), "damage").unwrap();
     assert_eq!(read(&folder).environments[0].members, [bare]);
     change(&folder).unwrap();
     assert!(folder.path().join("genv-members.json.imported").exists() && !folder.path().join(MEMBERS_FILE).exists());
+}
+
+#[test]
+fn the_oldest_shape_is_imported() {
+    let (folder, fixtures) = (TempDir::new().unwrap(), env!("CARGO_MANIFEST_DIR"));
+    for name in [ENVIRONMENTS_FILE, DEVICES_FILE] {
+        let fixture = format!("{fixtures}/../tests/fixtures/genv-state/0.6.0/{name}");
+        fs::copy(fixture, folder.path().join(name)).unwrap();
+    }
+    let kept = StateStore::new(folder.path()).cleaning(false).update(|_| Ok::<_, StoreError>(()));
+    kept.unwrap();
+    assert!(folder.path().join(STATE_FILE).exists());
+    let state = read(&folder);
+    assert_eq!(state.environments.iter().map(|it| it.eid.as_str()).collect::<Vec<_>>(), ["24652", "25088"]);
+    assert_eq!([state.attached("24652"), state.attached("25088")], [[0], [1]]);
 }
 
 /// How a file is made useless.
@@ -117,7 +139,7 @@ type Spoil = fn(&Path);
 fn an_earlier_file_that_cannot_be_read_stops_the_import_and_stays() {
     let spoils: [(Spoil, &str); 5] = [
         (|path| fs::write(path, "{").unwrap(), "it is not JSON"),
-        (|path| fs::write(path, " ".repeat(2 << 20)).unwrap(), "no more than 1048576 are imported"),
+        (|path| fs::write(path, " ".repeat(3 << 20)).unwrap(), "no more than 2097152 are read"),
         (|path| fs::write(path, " ".repeat(9 << 20)).unwrap(), "no more than 8388608 are read"),
         (|path| fs::create_dir(path).unwrap(), "it is not a regular file"),
         (|path| symlink("/etc/passwd", path).unwrap(), "it is a symbolic link"),
