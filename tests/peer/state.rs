@@ -14,6 +14,7 @@ use genv_tests::peer::Peer;
 use genv_tests::process::{Running, write_script};
 use genv_tests::state;
 use rustix::process::getuid;
+use serde_json::Value;
 
 /// The environment that holds all devices in the files of genv 1.4.3 after the import.
 const HOLDER: &str = "moved-to-state.json";
@@ -58,6 +59,14 @@ fn an_environment_of_genv_1_keeps_its_devices_and_genv_1_attaches_none_afterward
     ensure!(shown.starts_with(HOLDER) && shown.lines().count() == 1, "{shown}");
     let me = std::process::id().to_string();
     peer.genv(&["envs", "activate", "--eid", "late", "--uid", "0", "--username", "root", "--pid", &me])?;
+    let report = peer.our_command("genv")?.args(["doctor", "--json"]).output()?;
+    let report: Value = serde_json::from_slice(&report.stdout)?;
+    let checks = report["checks"].as_array().context("no checks")?;
+    let theirs = checks.iter().find(|it| it["name"] == "genv 1.x").context("it is not named")?;
+    ensure!(
+        theirs["verdict"] == "warn" && theirs["found"].as_str().is_some_and(|it| it.contains("late of root")),
+        "{theirs}"
+    );
     for wish in [["--count", "1"], ["--index", "3"]] {
         let mut attach = peer.command("genv");
         let attach = attach.args(["devices", "attach", "--eid", "late"]).args(wish).stdin(Stdio::null());

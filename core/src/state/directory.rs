@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use super::commit::{self, state_of};
+use super::data::EnvironmentState;
 use super::file::{self, ReadError, Version};
 use super::host::{COPY_FILE, STATE_FILE, State, StateError, StateSource};
 use super::import;
@@ -75,6 +76,15 @@ impl StateDirectory {
     pub fn search_path(mut self, path: impl Into<OsString>) -> Self {
         self.search_path = Some(path.into());
         self
+    }
+
+    /// The environments that a genv 1.x has made beside `state.json`. Neither genv knows the devices of the other's
+    /// environments.
+    pub fn environments_of_genv1(&self) -> Vec<EnvironmentState> {
+        let directory = self.open().ok().flatten();
+        // The copy is written last: without one, the file may be waiting for its import.
+        let imported = directory.filter(|it| exists(it.as_fd(), COPY_FILE));
+        imported.map_or_else(Vec::new, |it| import::made_since(it.as_fd(), &self.path, &machine_time_zone()))
     }
 
     #[cfg(test)]

@@ -88,6 +88,13 @@ pub(super) fn read(
     Ok(Some(Imported { written_timestamp_seconds: written, records }))
 }
 
+/// The environments that a genv 1.x made in its `envs.json` after the import; none if the file cannot be read.
+pub(super) fn made_since(directory: BorrowedFd<'_>, path: &Path, zone: &TimeZone) -> Vec<EnvironmentState> {
+    let read = Folder { directory, path, zone }.read(ENVIRONMENTS_FILE, genv1::environments);
+    let environments = read.ok().flatten().map(|(_, listed)| listed.records);
+    environments.unwrap_or_default().into_iter().filter(|it| it.eid != MOVED).collect()
+}
+
 /// Forgets a time that `state.json` cannot have.
 fn forget_impossible(seconds: &mut Option<f64>) {
     *seconds = seconds.filter(|it| is_time(Some(*it)));

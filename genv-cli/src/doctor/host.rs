@@ -24,13 +24,13 @@ const MOST_TRIED: usize = 64;
 /// A smaller difference is rounding: the files have whole seconds.
 const TOLERANCE_SECONDS: f64 = 2.0;
 
-/// Checks that the zone of the times in the state is known, and that none of them is in the future.
+/// Checks that the time zone of the machine is known, and that no time in the state is in the future.
 pub(super) fn clock(state: &State, zone: &TimeZone) -> Check {
     const NAME: &str = "clock";
     if zone.is_unknown() {
         return Check::warn(
             NAME,
-            "the time zone of the machine is unknown: times in the state count as UTC, and ages can be hours off",
+            "the time zone of the machine is unknown: genv shows times in UTC, and takes those of genv 1.x for UTC",
             "let /etc/localtime be the file of a zone ('timedatectl set-timezone ZONE' as root; package tzdata)",
         );
     }
@@ -45,7 +45,7 @@ pub(super) fn clock(state: &State, zone: &TimeZone) -> Check {
         return Check::warn(
             NAME,
             format!("the state has a time that is {ahead_seconds:.0} s ahead"),
-            "see whether the clock was set back, and whether all users have the time zone of the machine (TZ)",
+            "see whether the clock was set back",
         );
     }
     Check::ok(NAME, "no time in the state is in the future")

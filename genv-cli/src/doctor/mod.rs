@@ -55,6 +55,7 @@ pub(crate) fn examine(machine: &mut Machine) -> Vec<Check> {
     checks.extend(state::lock(machine));
     let (state, files) = state::files(machine);
     checks.extend(files);
+    checks.extend(state::earlier_genv(machine.state_directory()));
     let state: State = state.unwrap_or_default();
     checks.push(programs::shell());
     checks.extend(programs::shims());

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
+use genv_core::proc::username;
 use genv_core::state::is_on_network;
 use genv_core::state::{LockError, State, StateDirectory, StateSource as _, StoreError};
 use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
@@ -22,6 +23,9 @@ const MODE: u32 = 0o7777;
 const STICKY: u32 = 0o1000;
 const ALL_RIGHTS: u32 = 0o777;
 const READ_WRITE_FOR_ALL: u32 = 0o666;
+
+/// The most environments of genv 1.x that are named.
+const MOST_NAMED: usize = 5;
 
 /// Files that all users change.
 const FILES: [&str; 3] = ["state.json", "state-copy.json", "genv.lock"];
@@ -160,6 +164,22 @@ pub(super) fn files(machine: &Machine) -> (Option<State>, Vec<Check>) {
         checks.push(Check::ok(NAME, found));
     }
     (Some(state), checks)
+}
+
+/// Names the environments of a genv 1.x that is still used here.
+pub(super) fn earlier_genv(directory: &Path) -> Option<Check> {
+    let environments = StateDirectory::new(directory).environments_of_genv1();
+    let named = environments.iter().take(MOST_NAMED);
+    let named: Vec<String> = named.map(|it| format!("{} of {}", it.eid.escape_debug(), username(it.uid))).collect();
+    let more = environments.len() - named.len();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    (!named.is_empty()).then(|| {
+        let found = format!(
+            "genv 1.x has environments of its own here ({}{more}): the two programs may give out a device twice",
+            named.join(", ")
+        );
+        Check::warn("genv 1.x", found, "remove genv 1.x ('pip uninstall genv'), and let its users open new shells")
+    })
 }
 
 /// The names of copies of damaged files.

@@ -48,6 +48,8 @@ fn earlier_files_are_shown_until_the_first_change_which_retires_them() {
     assert_eq!(seen.environments.iter().map(|it| it.eid.as_str()).collect::<Vec<_>>(), ["a", "gone"]);
     assert_eq!((seen.attached("a"), seen.attached("no such")), (vec![0], vec![]));
     assert_eq!(names(&folder), before);
+    let made_since = || StateDirectory::new(folder.path()).environments_of_genv1();
+    assert_eq!(made_since(), [], "they are to be imported");
 
     let files = [ENVIRONMENTS_FILE, DEVICES_FILE].map(|name| fs::read(folder.path().join(name)).unwrap());
     change(&folder).unwrap();
@@ -65,6 +67,14 @@ fn earlier_files_are_shown_until_the_first_change_which_retires_them() {
     for device in placeholder(DEVICES_FILE)["devices"].as_array().unwrap() {
         assert_eq!(device["attachments"][0]["eid"], MOVED);
     }
+    // A genv 1.x that goes on there is named by its environments.
+    assert_eq!(made_since(), []);
+    let mut beside = environments.clone();
+    beside["envs"].as_array_mut().unwrap().push(json!({"eid": "late", "uid": 7, "creation": TIME, "pids": [1]}));
+    write(&folder, ENVIRONMENTS_FILE, &beside);
+    assert_eq!(made_since().iter().map(|it| (it.eid.as_str(), it.uid)).collect::<Vec<_>>(), [("late", 7)]);
+    assert_eq!(read(&folder).environments, imported.environments);
+    write(&folder, ENVIRONMENTS_FILE, &environments);
     // It is no environment, even if the state is removed, and what was kept stays.
     for name in [STATE_FILE, COPY_FILE] {
         fs::remove_file(folder.path().join(name)).unwrap();
