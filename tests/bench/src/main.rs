@@ -57,8 +57,11 @@ fn main() -> Result<ExitCode> {
         ["top"] => &[top::table],
         ["enforcer"] => &[enforcer::table, cycle::table],
         ["remote"] => &[remote::table],
+        ["churn"] => &[remote::churn_table],
         ["page"] => &[page::table],
-        _ => bail!("unknown arguments {arguments:?}: give none, 'budgets', 'top', 'enforcer', 'remote' or 'page'"),
+        _ => bail!(
+            "unknown arguments {arguments:?}: give none, 'budgets', 'top', 'enforcer', 'remote', 'churn' or 'page'"
+        ),
     };
     for table in tables {
         writeln!(out, "{}", table()?)?;

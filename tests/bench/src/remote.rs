@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use genv_tests::exporter::{Exporter, Setup};
+use genv_tests::footprint::Footprint;
 use genv_tests::http;
 use genv_tests::process::{resident_bytes, tree_cpu_seconds, write_script};
 use genv_tests::ssh::SshServer;
@@ -32,6 +33,14 @@ const GZIP: [(&str, &str); 1] = [("Accept-Encoding", "gzip")];
 
 /// genv reuses no output of `ssh -G` until the files of the configuration are 5 s old, as those of a lab are.
 const CONFIGURATION_AGE: Duration = Duration::from_secs(6);
+
+/// Hosts that come and go, how often, for how long, and how often their exporter is measured.
+const CHURN_HOSTS: usize = 256;
+const CHURN_EVERY: Duration = Duration::from_secs(30);
+const CHURN_TIME: Duration = Duration::from_secs(3600);
+const CHURN_ROWS: u32 = 12;
+/// The part of the hosts that is away: one in so many.
+const AWAY: usize = 16;
 
 /// How long hosts may take until all of them are there.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -76,6 +85,44 @@ pub(crate) fn table() -> Result<Table> {
         ]);
     }
     Ok(table)
+}
+
+/// What an exporter holds over an hour, while every half minute one host in 16 leaves its list and as many come back.
+pub(crate) fn churn_table() -> Result<Table> {
+    let mut table =
+        Table::new(&["after", "hosts", "CPU, per host and cycle", "memory of its own", "threads", "open files"]);
+    let fleet = Fleet::start(number_asked_for()?.unwrap_or(CHURN_HOSTS), &build_folder())?;
+    let exporter = fleet.exporter()?;
+    fleet.wait_until_up(&exporter)?;
+    let groups: Vec<&[String]> = fleet.names.chunks(fleet.names.len().div_ceil(AWAY)).collect();
+    let turns = CHURN_TIME.div_duration_f64(CHURN_EVERY) as u32;
+    let cycles_per_turn = CHURN_EVERY.div_duration_f64(fleet.interval) as u32;
+    let (began, mut cpu_seconds, mut host_cycles) = (Instant::now(), tree_cpu_seconds(exporter.pid())?, 0);
+    for turn in 1..=turns {
+        let away = groups[turn as usize % groups.len()];
+        let there: Vec<&str> = fleet.names.iter().filter(|it| !away.contains(it)).map(String::as_str).collect();
+        fleet.list(&there.join("\n"))?;
+        watch(&exporter, fleet.interval, cycles_per_turn)?;
+        host_cycles += cycles_per_turn as usize * there.len();
+        if turn % (turns / CHURN_ROWS) == 0 {
+            let (cpu, footprint) = (tree_cpu_seconds(exporter.pid())?, Footprint::of(exporter.pid())?);
+            table.row(&[
+                &format!("{} min", began.elapsed().as_secs() / 60),
+                &up(&exporter.get("/metrics")?.text()?),
+                &milliseconds((cpu - cpu_seconds) / host_cycles as f64),
+                &mebibytes(footprint.anonymous_bytes),
+                &footprint.threads,
+                &footprint.descriptors,
+            ]);
+            (cpu_seconds, host_cycles) = (cpu, 0);
+        }
+    }
+    Ok(table)
+}
+
+/// Hosts that are up on a page.
+fn up(page: &str) -> usize {
+    page.lines().filter(|line| line.starts_with("genv_host_up{") && line.ends_with(" 1")).count()
 }
 
 /// `GENV_BENCH_HOSTS`.
@@ -153,7 +200,7 @@ impl Fleet {
         let there_seconds = (tree_cpu_seconds(self.server.pid())? - there) / each;
         let resident_bytes = resident_bytes(exporter.pid())?;
         let page = exporter.get("/metrics")?.text()?;
-        let up = page.lines().filter(|line| line.starts_with("genv_host_up{") && line.ends_with(" 1")).count();
+        let up = up(&page);
         ensure!(up == hosts, "only {up} of {hosts} hosts are up: {}", exporter.log());
         Ok(Measured {
             here_seconds,
@@ -184,8 +231,8 @@ impl Fleet {
     /// root.
     fn exporter(&self) -> Result<Exporter> {
         let setup = Setup::new()?;
-        let (list, program) = (setup.folder().join("hosts"), setup.folder().join("genv-exporter"));
-        fs::write(&list, self.names.join("\n"))?;
+        self.list(&self.names.join("\n"))?;
+        let program = setup.folder().join("genv-exporter");
         let script = format!(
             "#!/bin/sh\nexec unshare --mount sh -c 'mount --bind {client}/hosts /etc/hosts && mount --bind {client}/ssh_config \
              /etc/ssh/ssh_config && exec {programs}/genv-exporter \"$@\"' genv-exporter \"$@\"\n",
@@ -194,7 +241,16 @@ impl Fleet {
         );
         write_script(&program, &script)?;
         let interval = format!("--interval={}ms", self.interval.as_millis());
-        setup.program(&program).flag(&interval).flag(&format!("--hostfile={}", list.display())).start()
+        setup.program(&program).flag(&interval).flag(&format!("--hostfile={}", self.host_file().display())).start()
+    }
+
+    fn host_file(&self) -> PathBuf {
+        self.client.path().join("list")
+    }
+
+    /// Writes the exporter's host file.
+    fn list(&self, names: &str) -> Result<()> {
+        Ok(fs::write(self.host_file(), names)?)
     }
 }
 
