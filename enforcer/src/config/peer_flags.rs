@@ -93,11 +93,7 @@ impl Config {
         let maximum = Limit {
             default: flags.max_devices_per_user.map(u64::from),
             groups: BTreeMap::new(),
-            users: flags
-                .max_devices_for_user
-                .iter()
-                .map(|maximum| (maximum.username.clone(), u64::from(maximum.devices)))
-                .collect(),
+            users: flags.max_devices_for_user.iter().map(|it| (it.username.clone(), u64::from(it.devices))).collect(),
         };
         let limited = maximum.default.is_some() || !maximum.users.is_empty();
         let rules = [
@@ -131,11 +127,6 @@ impl Config {
 mod tests {
     use super::*;
 
-    fn rules(flags: &PeerFlags) -> Vec<(String, Action)> {
-        let rules = Config::from_flags(flags).rules;
-        rules.into_iter().map(|rule| (rule.name, rule.action)).collect()
-    }
-
     #[test]
     fn each_flag_is_a_rule() {
         let flags = PeerFlags {
@@ -148,10 +139,8 @@ mod tests {
         };
         let config = Config::from_flags(&flags);
         assert_eq!(config.interval, Duration::ZERO);
-        assert_eq!(
-            rules(&flags),
-            [("non-env-processes".to_owned(), Action::Terminate), ("max-devices-per-user".to_owned(), Action::Detach)]
-        );
+        let rules: Vec<_> = config.rules.iter().map(|rule| (rule.name.as_str(), rule.action)).collect();
+        assert_eq!(rules, [("non-env-processes", Action::Terminate), ("max-devices-per-user", Action::Detach)]);
         let kind = &config.rules[1].kind;
         let limits = kind.limits().unwrap();
         assert_eq!(kind.scope(), Scope::AllHosts);

@@ -54,15 +54,8 @@ impl Schedule {
 
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = |day: &Weekday| match day {
-            Weekday::Monday => "mon",
-            Weekday::Tuesday => "tue",
-            Weekday::Wednesday => "wed",
-            Weekday::Thursday => "thu",
-            Weekday::Friday => "fri",
-            Weekday::Saturday => "sat",
-            Weekday::Sunday => "sun",
-        };
+        const NAMES: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
+        let name = |day: &Weekday| NAMES[usize::from(day.to_monday_zero_offset().unsigned_abs())];
         let days: Vec<_> = self.days.iter().map(name).collect();
         f.write_str(&days.join(" "))?;
         if let Some((from, until)) = self.between_minutes {

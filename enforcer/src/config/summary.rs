@@ -1,5 +1,6 @@
 //! The rules of a configuration, in words.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -103,9 +104,9 @@ fn written(quantity: Quantity, limit: &Limit<u64>) -> String {
 /// How many names are listed before the rest is only counted.
 const NAMED: usize = 4;
 
-fn listed(names: impl ExactSizeIterator<Item = String>) -> String {
+fn listed<T: ToString>(names: &BTreeSet<T>) -> String {
     let more = names.len().saturating_sub(NAMED);
-    let mut shown: Vec<_> = names.take(if more == 1 { NAMED + 1 } else { NAMED }).collect();
+    let mut shown: Vec<_> = names.iter().take(NAMED + usize::from(more == 1)).map(T::to_string).collect();
     if more > 1 {
         shown.push(format!("{more} more"));
     }
@@ -113,39 +114,26 @@ fn listed(names: impl ExactSizeIterator<Item = String>) -> String {
 }
 
 fn on_hosts(HostSet(hosts): &HostSet) -> String {
-    format!("on {}", listed(hosts.iter().cloned()))
+    format!("on {}", listed(hosts))
 }
 
 fn selected(selector: &Selector) -> String {
-    let mut parts = Vec::new();
-    if let Some(users) = &selector.users {
-        if users.is_subset(&selector.except_users) {
-            return "nobody: whom it names is excepted".to_owned();
-        }
-        parts.push(listed(users.iter().cloned()));
+    let Selector { users, groups, hosts, devices, except_users, except_groups, except_hosts, except_devices } =
+        selector;
+    if users.as_ref().is_some_and(|users| users.is_subset(except_users)) {
+        return "nobody: whom it names is excepted".to_owned();
     }
-    if let Some(groups) = &selector.groups {
-        parts.push(format!("members of {}", listed(groups.iter().cloned())));
-    }
-    if let Some(hosts) = &selector.hosts {
-        parts.push(on_hosts(hosts));
-    }
-    if let Some(devices) = &selector.devices {
-        parts.push(format!("devices {}", listed(devices.iter().map(u32::to_string))));
-    }
-    if !selector.except_users.is_empty() {
-        parts.push(format!("not {}", listed(selector.except_users.iter().cloned())));
-    }
-    if !selector.except_groups.is_empty() {
-        parts.push(format!("not members of {}", listed(selector.except_groups.iter().cloned())));
-    }
-    if !selector.except_hosts.0.is_empty() {
-        parts.push(format!("not {}", on_hosts(&selector.except_hosts)));
-    }
-    if !selector.except_devices.is_empty() {
-        parts.push(format!("not devices {}", listed(selector.except_devices.iter().map(u32::to_string))));
-    }
-    parts.join("; ")
+    let parts = [
+        users.as_ref().map(listed),
+        groups.as_ref().map(|groups| format!("members of {}", listed(groups))),
+        hosts.as_ref().map(on_hosts),
+        devices.as_ref().map(|devices| format!("devices {}", listed(devices))),
+        (!except_users.is_empty()).then(|| format!("not {}", listed(except_users))),
+        (!except_groups.is_empty()).then(|| format!("not members of {}", listed(except_groups))),
+        (!except_hosts.0.is_empty()).then(|| format!("not {}", on_hosts(except_hosts))),
+        (!except_devices.is_empty()).then(|| format!("not devices {}", listed(except_devices))),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
 fn scheduled(schedule: &Schedule) -> String {

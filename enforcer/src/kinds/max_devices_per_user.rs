@@ -139,18 +139,6 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_open_by_a_host_is_the_base_s_limit() {
-        let mut limits = limit(2);
-        limits.base.users.insert("alice".into(), 4);
-        let own = Limit { default: Some(1), groups: [].into(), users: [].into() };
-        limits.overrides.push((HostSet(names(&["gpu01"])), own));
-        let kind = RuleKind::from(MaxDevicesPerUser { limits, scope: Scope::Host });
-        let all = [0, 1, 2, 3].map(|gpu| (gpu, 100.0 - f64::from(gpu)));
-        let lab = Lab::new(1, 4).holder("alice", "alice", &all).holder("bob", "bob", &all);
-        assert_eq!(detached(kind, &lab), ["bob: holds 4 devices | 1 by default on gpu01 | bob:3, bob:2, bob:1"]);
-    }
-
-    #[test]
     fn what_is_on_a_host_with_its_own_limit_is_held_against_it_besides_the_sum() {
         let mut limits = limit(3);
         let own = Limit { default: Some(1), groups: [].into(), users: [].into() };

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use genv_core::model::{Attribution, DeviceIndex, Process};
 use serde::Serialize;
 
-use super::facts::{Facts, HostId, ProcessId, UserFacts, UserId};
+use super::facts::{Facts, ProcessFacts, UseFacts, UserId};
 use super::history::Past;
 use super::hold::Hold;
 use super::left_behind::Contexts;
@@ -82,7 +82,7 @@ pub fn explain(input: &Input<'_>, history: &History, hostname: &str, pid: u32) -
     let views = selector::views(&facts, &input.config.rules);
     let plan = judge::plan(input, history, &facts, &views);
     let mut by_rule: BTreeMap<&str, Vec<Violation>> = BTreeMap::new();
-    let subject = About { facts: &facts, host, id };
+    let subject = About { facts: &facts, process };
     for violation in &plan.violations {
         let mut rules = input.config.rules.iter();
         let rule = rules.find(|rule| rule.name == violation.key.rule);
@@ -91,7 +91,6 @@ pub fn explain(input: &Input<'_>, history: &History, hostname: &str, pid: u32) -
             of_rule.push(violation.clone());
         }
     }
-    let out_of_reach = subject.out_of_reach();
     let past = Past::new(history, &facts);
     let rules = input.config.rules.iter().map(|rule| {
         let violations = by_rule.remove(rule.name.as_str()).unwrap_or_default();
@@ -104,55 +103,45 @@ pub fn explain(input: &Input<'_>, history: &History, hostname: &str, pid: u32) -
         rules: rules.collect(),
         process: process.process.clone(),
         username: process.user.map(|user| facts.users[user].name.to_owned()),
-        out_of_reach,
+        out_of_reach: subject.out_of_reach(),
     })
 }
 
 /// The process that it is about.
 struct About<'f, 'a> {
     facts: &'f Facts<'a>,
-    host: HostId,
-    id: ProcessId,
+    process: &'f ProcessFacts<'a>,
 }
 
 impl About<'_, '_> {
-    fn process(&self) -> &Process {
-        self.facts.processes[self.id].process
+    fn uses(&self) -> &[UseFacts] {
+        &self.facts.uses[self.process.uses.clone()]
     }
 
     fn gpus(&self) -> impl Iterator<Item = u32> {
-        let uses = self.facts.processes[self.id].uses.clone();
-        self.facts.uses[uses].iter().map(|used| used.gpu)
-    }
-
-    fn user(&self) -> Option<&UserFacts<'_>> {
-        let user = self.facts.processes[self.id].user?;
-        Some(&self.facts.users[user])
+        self.uses().iter().map(|used| used.gpu)
     }
 
     /// Its user, as far as a kind of rule looks at it: only one of them looks at processes of which it is not known where they
     /// belong.
     fn user_for(&self, kind: &dyn Kind) -> Option<UserId> {
-        let process = &self.facts.processes[self.id];
-        let unknown = process.unknown_owner;
-        let unknown = unknown.filter(|_| kind.looks_at_unknown());
-        process.user.or(unknown)
+        let unknown = self.process.unknown_owner.filter(|_| kind.looks_at_unknown());
+        self.process.user.or(unknown)
     }
 
     fn eid(&self) -> Option<&str> {
-        let environment = self.facts.processes[self.id].environment?;
-        Some(&self.facts.environments[environment].environment.eid)
+        Some(&self.facts.environments[self.process.environment?].environment.eid)
     }
 
     /// Whether a violation has to do with the process, its environment or its user.
     fn concerns(&self, subject: &Subject, kind: &dyn Kind) -> bool {
-        let hostname = self.facts.hosts[self.host].hostname;
+        let hostname = self.facts.hosts[self.process.host].hostname;
         let here = subject.hostname().is_none_or(|it| it == hostname);
         let uses = |index: &DeviceIndex| self.gpus().any(|gpu| gpu == index.gpu);
         let user = self.user_for(kind);
         let user = user.map(|user| self.facts.users[user].name);
         here && match subject {
-            Subject::Process { pid, .. } => *pid == self.process().pid,
+            Subject::Process { pid, .. } => *pid == self.process.process.pid,
             Subject::Environment { eid, .. } => self.eid() == Some(eid),
             Subject::EnvironmentDevice { eid, index, .. } => self.eid() == Some(eid) && uses(index),
             Subject::User { username, .. } => user == Some(username),
@@ -161,27 +150,20 @@ impl About<'_, '_> {
     }
 
     fn is_target(&self, target: &Target) -> bool {
-        let hostname = self.facts.hosts[self.host].hostname;
-        let process = self.process();
-        let is_it = |pid: u32, host: &str, start_time_ticks: u64| {
-            pid == process.pid && host == hostname && process.start_time_ticks == Some(start_time_ticks)
-        };
-        match target {
-            Target::Process(it) => is_it(it.pid, &it.hostname, it.start_time_ticks),
-            Target::Attachment(attachment) => {
-                attachment.processes.iter().any(|it| is_it(it.pid, &it.hostname, it.start_time_ticks))
-            }
-        }
+        let hostname = self.facts.hosts[self.process.host].hostname;
+        let process = self.process.process;
+        target.processes().iter().any(|it| {
+            it.pid == process.pid && it.hostname == hostname && process.start_time_ticks == Some(it.start_time_ticks)
+        })
     }
 
     /// Why no rule can reach it.
     fn out_of_reach(&self) -> Option<String> {
-        let facts = &self.facts.processes[self.id];
-        if facts.within_reach {
+        if self.process.within_reach {
             return None;
         }
-        let process = facts.process;
-        Some(match (&process.attribution, self.user()) {
+        let process = self.process.process;
+        Some(match (&process.attribution, self.process.user) {
             (Attribution::Unknown { reason }, _) => format!(
                 "nobody knows where it belongs ({}), and what is unknown is never acted upon",
                 words::name(reason)
@@ -192,7 +174,7 @@ impl About<'_, '_> {
                 "it was gone before it was read".to_owned()
             }
             _ if process.uid == Some(0) => "it is root's, outside of containers".to_owned(),
-            (_, Some(user)) => format!("its user, {}, is listed under never", words::name(user.name)),
+            (_, Some(user)) => format!("its user, {}, is listed under never", words::name(self.facts.users[user].name)),
         })
     }
 
@@ -205,9 +187,9 @@ impl About<'_, '_> {
         violations: Vec<Violation>,
     ) -> RuleExplanation {
         let view = View::new(self.facts, rule);
-        let hostname = self.facts.hosts[self.host].hostname;
+        let hostname = self.facts.hosts[self.process.host].hostname;
         let all_hosts = rule.kind.scope() == Scope::AllHosts;
-        let place = (!all_hosts).then_some(self.host);
+        let place = (!all_hosts).then_some(self.process.host);
         let unmatched = self.unmatched(&view);
         let user = self.user_for(&*rule.kind);
         let matched = user.filter(|_| unmatched.is_none());
@@ -283,15 +265,14 @@ impl About<'_, '_> {
     /// Why the rule does not look at it.
     fn unmatched(&self, view: &View<'_, '_>) -> Option<String> {
         let selector = &view.rule.selector;
-        let host = &self.facts.hosts[self.host];
-        let facts = &self.facts.processes[self.id];
+        let host = &self.facts.hosts[self.process.host];
         let Some(user) = self.user_for(&*view.rule.kind) else {
             return self.out_of_reach();
         };
         if view.missing_hosts.contains(&host.hostname) {
             return Some("the facts of its host are missing or too old".to_owned());
         }
-        if !view.sees_host(self.host) {
+        if !view.sees_host(self.process.host) {
             return Some(format!("it does not look at {}", words::name(host.hostname)));
         }
         if !view.sees_user(user) {
@@ -318,12 +299,12 @@ impl About<'_, '_> {
         if !self.gpus().any(|gpu| view.sees_gpu(gpu)) {
             return Some(format!("it does not look at {}", words::devices(self.gpus())));
         }
-        let process = facts.process;
+        let process = self.process.process;
         let kind = &view.rule.kind;
-        match (kind.processes(), facts.environment) {
+        match (kind.processes(), self.process.environment) {
             (JudgedProcesses::OutsideEnvironments, Some(_)) => Some("the process is in an environment".to_owned()),
             (JudgedProcesses::InEnvironments, None) => Some("the process is in no environment".to_owned()),
-            _ if kind.judges_each_process() && !facts.within_reach => {
+            _ if kind.judges_each_process() && !self.process.within_reach => {
                 self.out_of_reach().or_else(|| Some(words::process(process.pid, process.comm.as_deref())))
             }
             _ => None,
@@ -342,9 +323,8 @@ impl About<'_, '_> {
 
     /// Devices that its environment holds and the process uses, and whose use a rule about idle devices cannot measure.
     fn unmeasured(&self, view: &View<'_, '_>) -> BTreeSet<u32> {
-        let environment = self.facts.processes[self.id].environment;
         let is_idle = view.rule.kind.idle_limit().is_some();
-        let held = environment.filter(|_| is_idle);
+        let held = self.process.environment.filter(|_| is_idle);
         let held = held.map_or(&[][..], |id| self.facts.attachments_of(id));
         held.iter()
             .filter(|it| self.gpus().any(|gpu| gpu == it.gpu))
@@ -354,17 +334,13 @@ impl About<'_, '_> {
     }
 
     fn kept(&self, rule: &Rule, contexts: &Contexts<'_, '_>) -> String {
-        let uses = &self.facts.uses[self.facts.processes[self.id].uses.clone()];
+        let uses = self.uses();
         if uses.iter().all(|used| !used.shows_use) {
             return "the driver lists it without memory and without utilization, which is no use".to_owned();
         }
         if rule.kind.forbids_unattached_use() {
-            let mut uses = self.facts.uses[self.facts.processes[self.id].uses.clone()].iter();
-            let left = uses.find_map(|used| {
-                let works_on = contexts.left_behind(used, rule.busy())?;
-                Some((used.gpu, works_on))
-            });
-            if let Some((gpu, works_on)) = left {
+            let left = |used: &UseFacts| Some((used.gpu, contexts.left_behind(used, rule.busy())?));
+            if let Some((gpu, works_on)) = uses.iter().find_map(left) {
                 let is_seen = self.gpus().any(|used| used == works_on);
                 let works = if is_seen { "works" } else { "may work" };
                 return format!(

@@ -174,7 +174,7 @@ fn clock_ahead_seconds(measured: f64) -> f64 {
 }
 
 /// Time during which something was observed: neither gaps, nor waiting, nor a clock that is set back add to it.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ObservedTime {
     /// How much.

@@ -106,8 +106,7 @@ impl Judge<'_, '_> {
         });
 
         let held = hold.why(user, hostname);
-        let is_put_off = held.is_some() || known.is_some_and(|known| known.put_off);
-        if is_put_off {
+        if held.is_some() || known.is_some_and(|known| known.put_off) {
             self.plan.put_off.insert(key.clone());
         }
         let held = held.or_else(|| missing(view, finding.host)).or(finding.held);

@@ -43,8 +43,7 @@ pub(super) fn rung(rule: &Rule, history: Option<&ViolationHistory>, seen_seconds
     if given == 0 && seen_seconds < for_seconds {
         return Rung::Pending { until_seconds: now_seconds + (for_seconds - seen_seconds) };
     }
-    if let Some(reason) = history.and_then(|history| history.not_warned.as_ref()) {
-        let reason = reason.clone();
+    if let Some(reason) = history.and_then(|history| history.not_warned.clone()) {
         return Rung::NotWarned { reason };
     }
     let follows = rule.action > Action::Warn;

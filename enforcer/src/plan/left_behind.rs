@@ -62,12 +62,6 @@ impl Busy {
     }
 }
 
-impl Default for Busy {
-    fn default() -> Self {
-        Self { ratio: DEFAULT_BUSY_RATIO, recent_seconds: DEFAULT_RECENT_SECONDS }
-    }
-}
-
 /// What processes do on devices, now and lately.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Contexts<'c, 'a> {
@@ -150,18 +144,6 @@ impl<'c, 'a> Contexts<'c, 'a> {
         }
         self.works_on(used.process, used.gpu, busy, stays)
     }
-
-    /// Whether a process that loses the device of an attachment works on, so that it is not ended with it; `stays` tells
-    /// which attachments the environment keeps.
-    pub(crate) fn is_spared(
-        &self,
-        id: ProcessId,
-        rule: &Rule,
-        gpu: u32,
-        stays: impl Fn(&AttachmentFacts) -> bool,
-    ) -> bool {
-        self.works_on(id, gpu, rule.busy(), stays).is_some()
-    }
 }
 
 /// What processes of which a device was taken do now.
@@ -186,7 +168,7 @@ impl<'h> Since<'h> {
             let started = self.facts.processes[id].process.start_time_ticks;
             started == Some(process.start_time_ticks)
         });
-        id.is_some_and(|id| contexts.is_spared(id, rule, gpu, |_| true))
+        id.is_some_and(|id| contexts.works_on(id, gpu, rule.busy(), |_| true).is_some())
     }
 }
 
@@ -195,7 +177,7 @@ pub(crate) fn left_behind(facts: &Facts<'_>, input: &Input<'_>, past: &Past<'_>)
     let contexts = Contexts::new(facts, past, input.now_seconds);
     let all = facts.unattached_uses.iter().filter_map(|&position| {
         let used = &facts.uses[position];
-        let works_on = contexts.left_behind(used, Busy::default())?;
+        let works_on = contexts.left_behind(used, Busy::at_least_recently(Duration::ZERO))?;
         let process = &facts.processes[used.process];
         let Attribution::Environment { eid } = &process.process.attribution else {
             return None;

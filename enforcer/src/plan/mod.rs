@@ -246,6 +246,14 @@ impl Target {
             Self::Attachment(target) => &target.hostname,
         }
     }
+
+    /// The processes that end with it.
+    pub(crate) fn processes(&self) -> &[Arc<ProcessTarget>] {
+        match self {
+            Self::Process(target) => std::slice::from_ref(target),
+            Self::Attachment(target) => &target.processes,
+        }
+    }
 }
 
 /// A process, with all that must still be true of it when it is signalled.

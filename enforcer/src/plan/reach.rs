@@ -155,7 +155,7 @@ impl<'j, 'a> Reach<'j, 'a> {
         let uses = uses.filter(move |used| ends_any && used.shows_use);
         uses.map(|used| used.process)
             .filter(move |&id| self.may_end(id))
-            .filter(move |&id| !contexts.is_spared(id, rule, gpu, &stays))
+            .filter(move |&id| contexts.works_on(id, gpu, rule.busy(), &stays).is_none())
     }
 
     /// What a piece is, if all that is in `taken` is taken with it.

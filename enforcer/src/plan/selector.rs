@@ -129,14 +129,7 @@ impl<'f, 'a> View<'f, 'a> {
 
     /// How fresh the facts are that a violation is concluded from, on a host or over all.
     pub(crate) fn freshness(&self, host: Option<HostId>) -> Freshness {
-        let of = |host: HostId| {
-            let freshness = &self.facts.hosts[host].freshness;
-            freshness.for_rule(self.needs_processes)
-        };
-        match host {
-            Some(host) => of(host),
-            None => self.freshness,
-        }
+        host.map_or(self.freshness, |host| self.facts.hosts[host].freshness.for_rule(self.needs_processes))
     }
 }
 

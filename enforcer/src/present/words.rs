@@ -173,10 +173,7 @@ fn attachment_target(target: &AttachmentTarget) -> String {
 
 /// Owners of processes that end. A uid inside a container may be nobody's outside, and is left out.
 pub(crate) fn victims<'t>(targets: impl IntoIterator<Item = &'t Target>) -> BTreeSet<u32> {
-    let processes = targets.into_iter().flat_map(|target| match target {
-        Target::Process(process) => std::slice::from_ref(process),
-        Target::Attachment(attachment) => &attachment.processes[..],
-    });
+    let processes = targets.into_iter().flat_map(Target::processes);
     let outside = processes.filter(|process| process.container_id.is_none());
     outside.map(|process| process.uid).collect()
 }
@@ -202,12 +199,7 @@ pub(crate) const fn action(step: &StepKind) -> Option<Action> {
 
 /// What a step does to what; nothing if it only says something.
 pub(crate) fn deed(step: &StepKind) -> Option<(&'static str, String)> {
-    match step {
-        StepKind::Report | StepKind::Warn { .. } => None,
-        StepKind::Detach(target) => Some(("detach", attachment_target(target))),
-        StepKind::Terminate(target) => Some(("terminate", process_target(target))),
-        StepKind::Kill(target) => Some(("kill", process_target(target))),
-    }
+    Some((action(step)?.word(), target(&step_target(step)?)))
 }
 
 #[cfg(test)]

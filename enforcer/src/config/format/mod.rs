@@ -8,8 +8,7 @@ use super::{Action, DetachedProcesses, Mode, OutsideSchedule, Scope, Undelivered
 use crate::kinds::{KindDefinition, MemoryPer};
 use genv_core::yaml::{Located, Place};
 
-pub(crate) use values::{Amount, Count, Pairs, Span, Text, given};
-pub(crate) use values::{Days, LimitEntry, LimitTable, Ratio};
+pub(crate) use values::{Amount, Count, Days, LimitEntry, LimitTable, Pairs, Ratio, Span, Text, given};
 pub(super) use values::{count, span};
 
 #[derive(Debug, Deserialize)]
@@ -201,26 +200,6 @@ pub(crate) struct MatchEntry {
     pub(super) except_host_groups: Option<Located<Vec<Located<String>>>>,
     #[serde(default, deserialize_with = "given")]
     pub(super) except_devices: Option<Located<Vec<Located<Count>>>>,
-}
-
-impl MatchEntry {
-    /// Whether it has no key.
-    pub(super) fn is_empty(&self) -> bool {
-        let Self {
-            users,
-            groups,
-            hosts,
-            host_groups,
-            devices,
-            except_users,
-            except_groups,
-            except_hosts,
-            except_host_groups,
-            except_devices,
-        } = self;
-        let names = [users, groups, hosts, host_groups, except_users, except_groups, except_hosts, except_host_groups];
-        names.into_iter().all(Option::is_none) && devices.is_none() && except_devices.is_none()
-    }
 }
 
 #[derive(Debug, Deserialize)]

@@ -6,7 +6,7 @@ use genv_core::yaml::{Located, Place};
 
 use super::{Checked, Resolver};
 use crate::config::format::{RuleEntry, Span};
-use crate::config::{Action, Limits, Rule, Scope, Selector};
+use crate::config::{Action, Limits, Rule, Scope};
 use crate::kinds::Quantity;
 
 /// From SIGTERM to SIGKILL, unless the file says.
@@ -56,23 +56,16 @@ impl Resolver<'_> {
         // As long as a violation takes from its begin to its end.
         let whole = for_duration + warn.first().copied().unwrap_or_default();
         let remember = entry.remember.as_ref().map(|span| span.value.0);
+        let undelivered = entry.undelivered.as_ref().map(|undelivered| undelivered.value);
         Ok(Rule {
             action,
             for_duration,
             warn,
             remember: remember.unwrap_or(whole),
-            undelivered: entry
-                .undelivered
-                .as_ref()
-                .map(|undelivered| undelivered.value)
-                .or(self.defaults.undelivered)
-                .unwrap_or_default(),
+            undelivered: undelivered.or(self.defaults.undelivered).unwrap_or_default(),
             grace: self.grace(entry, action)?,
             processes: entry.processes.as_ref().map(|processes| processes.value).unwrap_or_default(),
-            selector: match &entry.selector {
-                Some(selector) => self.selector(selector)?,
-                None => Selector::default(),
-            },
+            selector: entry.selector.as_ref().map(|it| self.selector(it)).transpose()?.unwrap_or_default(),
             schedule: entry.when.as_ref().map(|when| self.schedule(when)).transpose()?,
             kind: (kind.read)(&KindReader { resolver: self, entry, interval })?,
             name,
@@ -124,11 +117,8 @@ impl Resolver<'_> {
             }
             return Ok(Vec::new());
         };
-        let mut warn = self.warnings_before(spans)?;
-        if !action.acts() {
-            warn.clear();
-        }
-        Ok(warn)
+        let warn = self.warnings_before(spans)?;
+        Ok(if action.acts() { warn } else { Vec::new() })
     }
 
     fn warnings_before(&self, spans: &[Located<Span>]) -> Checked<Vec<Duration>> {

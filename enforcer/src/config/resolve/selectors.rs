@@ -25,17 +25,12 @@ impl Resolver<'_> {
     }
 
     fn patterns(&self, list: &Names) -> Checked<BTreeSet<String>> {
-        if list.value.is_empty() {
-            let message = "an empty list of hosts says nothing: name some, or leave the key out";
-            return self.refuse(list.referenced, message);
-        }
-        let mut all = BTreeSet::new();
-        for pattern in &list.value {
+        let named = self.set(list, "hosts", |pattern| {
             let names = self.valid(pattern.referenced, hosts::expand(&pattern.value))?;
             self.count_hosts(pattern, names.len())?;
-            all.extend(names);
-        }
-        Ok(all)
+            Ok(names)
+        })?;
+        Ok(named.into_iter().flatten().collect())
     }
 
     /// Names are few where they are written, and could be billions where they are meant.
@@ -76,16 +71,12 @@ impl Resolver<'_> {
 
     pub(super) fn selector(&self, selector: &Located<MatchEntry>) -> Checked<Selector> {
         let entry = &selector.value;
-        if entry.is_empty() {
-            let message = "match whom or what? Name users, groups, hosts or devices, or leave the key out";
-            return self.refuse(selector.referenced, message);
-        }
         let names = |list: &Option<Names>, what| list.as_ref().map(|list| self.names(list, what)).transpose();
         let devices = |list: &Option<Located<Vec<Located<Count>>>>| {
             let list = list.as_ref();
             list.map(|list| self.set(list, "devices", |index| Ok(index.value.0))).transpose()
         };
-        Ok(Selector {
+        let selected = Selector {
             users: names(&entry.users, "users")?,
             groups: names(&entry.groups, "groups")?,
             hosts: self.hosts(entry.hosts.as_ref(), entry.host_groups.as_ref())?,
@@ -96,6 +87,11 @@ impl Resolver<'_> {
                 .hosts(entry.except_hosts.as_ref(), entry.except_host_groups.as_ref())?
                 .unwrap_or_default(),
             except_devices: devices(&entry.except_devices)?.unwrap_or_default(),
-        })
+        };
+        if selected == Selector::default() {
+            let message = "match whom or what? Name users, groups, hosts or devices, or leave the key out";
+            return self.refuse(selector.referenced, message);
+        }
+        Ok(selected)
     }
 }

@@ -47,13 +47,9 @@ fn promise_04_the_packaged_configuration_is_dry_run_and_only_reports() {
 #[test]
 fn what_the_packaged_configuration_shows_in_comments_is_right_too() {
     // Lines that begin with # and no space are configuration; prose has a space.
-    let shown: String = PACKAGED
-        .lines()
-        .map(|line| match line.strip_prefix('#') {
-            Some(line) if !line.starts_with(" ") || line.starts_with("  ") => format!("{line}\n"),
-            _ => format!("{line}\n"),
-        })
-        .collect();
+    let is_configuration = |line: &&str| !line.starts_with(' ') || line.starts_with("  ");
+    let lines = PACKAGED.lines().map(|line| line.strip_prefix('#').filter(is_configuration).unwrap_or(line));
+    let shown: String = lines.flat_map(|line| [line, "\n"]).collect();
     let config = config(&shown);
     assert_eq!(config.rules.len(), 5);
     assert_eq!(config.never.executables.len(), 3);

@@ -167,12 +167,8 @@ fn limit_of(limit: &Limit<u64>, selector: &Selector) -> Option<u64> {
     if let Some(users) = &selector.users
         && limit.groups.is_empty()
     {
-        return users
-            .iter()
-            .map(|user| limit.users.get(user).copied().or(limit.default))
-            .collect::<Option<Vec<_>>>()?
-            .into_iter()
-            .max();
+        let limits = users.iter().map(|user| limit.users.get(user).copied().or(limit.default));
+        return limits.collect::<Option<BTreeSet<u64>>>()?.pop_last();
     }
     let all = limit.groups.values().chain(limit.users.values()).copied();
     all.chain(Some(limit.default?)).max()

@@ -17,11 +17,8 @@ pub(super) fn find(file: &ConfigFile, config: &Config, accounts: &dyn Accounts, 
     let mut looker = Looker { accounts, found };
     looker.users(&file.never.users);
     for path in file.never.executables.iter().flat_map(|paths| &paths.value) {
-        if let Some(message) = unprotected(Path::new(&path.value)) {
-            looker.found.at(path.referenced, message);
-        } else {
-            looker.found.at(path.referenced, protects_less(&path.value));
-        }
+        let message = unprotected(Path::new(&path.value)).unwrap_or_else(|| protects_less(&path.value));
+        looker.found.at(path.referenced, message);
     }
     for waiver in &file.waivers {
         waiver.value.users.value.iter().for_each(|name| looker.user(name));

@@ -130,15 +130,9 @@ fn limits(entry: &RuleEntry, rule: &Rule, found: &mut Found<'_>) {
                 {
                     nothing(default.referenced);
                 }
-                for (name, amount) in &table.groups.0 {
-                    if limit.groups.get(&name.value) == Some(&0) {
-                        nothing(amount.referenced);
-                    }
-                }
-                for (name, amount) in &table.users.0 {
-                    if limit.users.get(&name.value) == Some(&0) {
-                        nothing(amount.referenced);
-                    }
+                for (written, limits) in [(&table.groups.0, &limit.groups), (&table.users.0, &limit.users)] {
+                    let zeros = written.iter().filter(|(name, _)| limits.get(&name.value) == Some(&0));
+                    zeros.for_each(|(_, amount)| nothing(amount.referenced));
                 }
             }
         }

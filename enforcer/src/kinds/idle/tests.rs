@@ -127,9 +127,7 @@ fn a_split_gpu_without_processes_is_idle_if_all_its_parts_say_so() {
 fn only_those_who_are_idle_lose_a_shared_device() {
     let mut shared = lab(0.9).holder("e2", "bob", &[(0, 3600.0)]).runs(20, "bob", Some("e2"), &[(0, GIB)]);
     shared.utilize(20, &[Some(0.0)]);
-    let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
-    daemon.run(&shared, 600);
-    assert_eq!(actions(&daemon.plan(&shared)), ["detach e2:0 (20)"]);
+    assert_eq!(idle_actions(&shared), ["detach e2:0 (20)"]);
 }
 
 /// Idle for ten minutes, while fewer than two devices are free.
@@ -196,9 +194,7 @@ fn whose_an_unknown_process_is_decides_whose_use_it_hides() {
         let mut lab = lab(0.0).holder("e2", "bob", &[(0, 3600.0)]).runs(11, "bob", None, &[(0, GIB)]);
         lab.hide(11, "environ_empty");
         change(lab.pid("gpu01", 11));
-        let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
-        daemon.run(&lab, 600);
-        assert_eq!(actions(&daemon.plan(&lab)), expected, "{number}");
+        assert_eq!(idle_actions(&lab), expected, "{number}");
     }
 }
 

@@ -36,10 +36,6 @@ const MOST_ENVIRONMENTS: usize = 64;
 const MOST_HELD: usize = 512;
 
 impl About {
-    pub(super) const fn new() -> Self {
-        Self { username: None, gpus: BTreeSet::new(), eids: BTreeSet::new(), held: BTreeSet::new() }
-    }
-
     /// Takes over the present evidence of a violation, which mostly equals the evidence before.
     pub(super) fn follow(&mut self, facts: &Facts<'_>, subject: &Subject, username: &str) {
         let Evident { mut gpus, environments } = Evident::of(facts, subject, username);
@@ -74,15 +70,11 @@ impl About {
         }
         let before = self.eids.iter().map(|(hostname, eid)| (&**hostname, &**eid));
         if !before.eq(eids.iter().copied()) {
-            let eids = eids.into_iter();
-            let eids = eids.map(|(hostname, eid)| (hostname.to_owned(), eid.to_owned()));
-            self.eids = eids.collect();
+            self.eids = eids.into_iter().map(|(hostname, eid)| (hostname.to_owned(), eid.to_owned())).collect();
         }
-        let before = self.held.iter();
-        let before = before.map(|(hostname, eid, gpu)| (&**hostname, &**eid, *gpu));
+        let before = self.held.iter().map(|(hostname, eid, gpu)| (&**hostname, &**eid, *gpu));
         if !before.eq(held.iter().copied()) {
-            let held = held.into_iter();
-            let held = held.map(|(hostname, eid, gpu)| (hostname.to_owned(), eid.to_owned(), gpu));
+            let held = held.into_iter().map(|(hostname, eid, gpu)| (hostname.to_owned(), eid.to_owned(), gpu));
             self.held = held.collect();
         }
     }

@@ -184,25 +184,16 @@ impl History {
                 .collect();
             let lists_all = host.measures_all_processes();
             let (now, gap) = (input.now_seconds, freshness.longest_gap_seconds);
-            known.processes.retain(|pid, process| match running.get(pid) {
-                Some(Some(started)) => {
+            known.processes.retain(|pid, process| {
+                let listed = running.get(pid);
+                if let Some(Some(started)) = listed {
                     process.seen.observe(now, gap);
-                    *started == process.start_time_ticks
+                    return *started == process.start_time_ticks;
                 }
-                Some(None) => {
-                    process.seen.wait();
-                    true
-                }
-                None if known.gone.contains_key(pid) => {
-                    process.seen.wait();
-                    true
-                }
-                None => {
-                    process.seen.wait();
-                    let acted = process.killed_seconds.or(process.terminated_seconds);
-                    let age = acted.map(|acted| (now - acted).abs());
-                    !lists_all && age.is_some_and(|age| age <= LONGEST_UNLISTED_SECONDS)
-                }
+                process.seen.wait();
+                let acted = process.killed_seconds.or(process.terminated_seconds);
+                let is_recent = acted.is_some_and(|acted| (now - acted).abs() <= LONGEST_UNLISTED_SECONDS);
+                listed.is_some() || known.gone.contains_key(pid) || !lists_all && is_recent
             });
         }
         known.follow_gpus(facts, id);

@@ -45,8 +45,7 @@ impl HostHistory {
             let mut time = known.map_or_else(|| ObservedTime::begin(now_seconds), |it| it.time);
             time.observe(now_seconds, gap);
             let hidden = Hidden { time, last_seconds: now_seconds };
-            let gpus = self.hidden.entry(username.to_owned()).or_default();
-            gpus.insert(gpu, hidden);
+            self.hidden.entry(username.to_owned()).or_default().insert(gpu, hidden);
         }
         let remember = remember_seconds(rules);
         for (username, gpus) in last {
@@ -56,8 +55,7 @@ impl HostHistory {
                     continue;
                 }
                 hidden.time.wait();
-                let gpus = self.hidden.entry(username.clone()).or_default();
-                gpus.insert(gpu, hidden);
+                self.hidden.entry(username.clone()).or_default().insert(gpu, hidden);
             }
         }
     }

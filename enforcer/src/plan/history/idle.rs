@@ -158,11 +158,8 @@ impl IdleWindow {
             let own = own.filter(|own| own.is_younger(remember, held.now_seconds));
             *self = own.map_or_else(Self::default, |own| *own);
         } else if !self.unconfirmed && held.unconfirmed {
-            let own = Some(self.clone()).filter(|own| own.sampled_seconds.is_some());
-            self.confirmed = own.map(|mut own| {
-                own.wait();
-                Box::new(own)
-            });
+            let own = || Box::new(Self { waits: true, ..self.clone() });
+            self.confirmed = self.sampled_seconds.is_some().then(own);
             self.unconfirmed = true;
         }
         if self.username() != Some(held.username) {

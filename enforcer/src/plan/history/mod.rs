@@ -67,7 +67,7 @@ pub enum HistoryError {
 }
 
 /// How far a violation is.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ViolationHistory {
     /// First seen, Unix time.
@@ -142,7 +142,7 @@ pub(crate) struct HostHistory {
 }
 
 /// A process that was signalled, or may not be.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ProcessHistory {
     pub(super) start_time_ticks: u64,
@@ -264,24 +264,8 @@ impl History {
 }
 
 impl ViolationHistory {
-    pub(super) const fn begin(now_seconds: f64) -> Self {
-        Self {
-            since_seconds: now_seconds,
-            seen: ObservedTime::begin(now_seconds),
-            reported: false,
-            reported_seconds: None,
-            warnings_given: 0,
-            end_seen_seconds: None,
-            not_warned: None,
-            undelivered: None,
-            acted_seconds: None,
-            chosen: BTreeSet::new(),
-            put_off: false,
-            rehearsed: false,
-            unconfirmed: false,
-            unknown_seconds: None,
-            about: About::new(),
-        }
+    pub(super) fn begin(now_seconds: f64) -> Self {
+        Self { since_seconds: now_seconds, seen: ObservedTime::begin(now_seconds), ..Self::default() }
     }
 
     /// Begins the ladder anew, without saying again that the rule is broken.
@@ -303,21 +287,16 @@ mod pairs {
 
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    pub(super) fn serialize<K, V, S>(map: &BTreeMap<K, V>, serializer: S) -> Result<S::Ok, S::Error>
-    where
-        K: Serialize,
-        V: Serialize,
-        S: Serializer,
-    {
+    pub(super) fn serialize<K: Serialize, V: Serialize, S: Serializer>(
+        map: &BTreeMap<K, V>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(map)
     }
 
-    pub(super) fn deserialize<'de, K, V, D>(deserializer: D) -> Result<BTreeMap<K, V>, D::Error>
-    where
-        K: Deserialize<'de> + Ord,
-        V: Deserialize<'de>,
-        D: Deserializer<'de>,
-    {
+    pub(super) fn deserialize<'de, K: Deserialize<'de> + Ord, V: Deserialize<'de>, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<BTreeMap<K, V>, D::Error> {
         Ok(Vec::deserialize(deserializer)?.into_iter().collect())
     }
 }

@@ -1,15 +1,12 @@
 //! The history as a plan asks for it: by the position of a host in the facts.
 
-use std::ops::Deref;
-
 use super::{AttachmentHistory, History, HostHistory, ProcessHistory};
 use crate::plan::facts::{Facts, HostId};
 
-/// A history, with the part of each host at the host's position in the facts: a plan asks for it once for each process,
+/// The part of each host in a history, at the host's position in the facts: a plan asks for it once for each process,
 /// attachment and rule, so a search by hostname is done once for each host.
 #[derive(Debug)]
 pub(crate) struct Past<'h> {
-    history: &'h History,
     hosts: Vec<Option<&'h HostHistory>>,
 }
 
@@ -18,20 +15,12 @@ impl<'h> Past<'h> {
         let mut known_host = history.host_lookup();
         let hosts = facts.hosts.iter();
         let hosts = hosts.map(|host| known_host(host.hostname));
-        Self { history, hosts: hosts.collect() }
+        Self { hosts: hosts.collect() }
     }
 
     /// What is remembered of a host.
     pub(crate) fn host(&self, host: HostId) -> Option<&'h HostHistory> {
         self.hosts[host]
-    }
-}
-
-impl Deref for Past<'_> {
-    type Target = History;
-
-    fn deref(&self) -> &History {
-        self.history
     }
 }
 

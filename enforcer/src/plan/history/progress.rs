@@ -2,9 +2,7 @@
 //! attaches again or starts another process continues where the violation was.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 
-use genv_core::model::DeviceIndex;
 use serde::{Deserialize, Serialize};
 
 use super::{History, ViolationHistory};
@@ -117,8 +115,7 @@ impl History {
             let before = self.remembered.get(&place);
             let before = before.filter(|before| before.progress.cmp_progress(&progress).is_gt());
             let progress = before.map_or(progress, |before| before.progress.clone());
-            let over_seconds = now_seconds;
-            self.remembered.insert(place, Remembered { progress, over_seconds });
+            self.remembered.insert(place, Remembered { progress, over_seconds: now_seconds });
         }
     }
 
@@ -138,9 +135,6 @@ impl History {
 
     /// Forgets what is over for longer than its rule says, and what is of rules that are not there any more.
     pub(super) fn forget_old_progress(&mut self, rules: &[Rule], now_seconds: f64) {
-        if self.remembered.is_empty() {
-            return;
-        }
         self.remembered.retain(|place, remembered| {
             let mut rules = rules.iter().filter(|rule| rule.name == place.rule);
             rules.any(|rule| remembered.lasts(rule, now_seconds))
@@ -187,16 +181,12 @@ impl ViolationHistory {
     /// The time that was seen and the warnings that were given, without what was done.
     fn to_remember(&self) -> Self {
         let mut progress = Self {
-            reported: false,
-            reported_seconds: None,
-            not_warned: None,
-            undelivered: None,
-            put_off: false,
-            acted_seconds: None,
-            chosen: BTreeSet::new(),
-            unknown_seconds: None,
-            about: super::About::default(),
-            ..self.clone()
+            seen: self.seen,
+            warnings_given: self.warnings_given,
+            end_seen_seconds: self.end_seen_seconds,
+            rehearsed: self.rehearsed,
+            unconfirmed: self.unconfirmed,
+            ..Self::begin(self.since_seconds)
         };
         progress.seen.wait();
         progress
@@ -233,9 +223,7 @@ fn is_gone(facts: &Facts<'_>, subject: &Subject) -> bool {
 
 const fn device(subject: &Subject) -> Option<u32> {
     match subject {
-        Subject::EnvironmentDevice { index, .. } | Subject::UserDevice { index, .. } => {
-            Some(DeviceIndex::whole(*index).gpu)
-        }
+        Subject::EnvironmentDevice { index, .. } | Subject::UserDevice { index, .. } => Some(index.gpu),
         Subject::Process { .. } | Subject::Environment { .. } | Subject::User { .. } => None,
     }
 }

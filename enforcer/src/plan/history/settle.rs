@@ -114,11 +114,8 @@ impl History {
     fn process_mut(&mut self, target: &ProcessTarget, now_seconds: f64) -> &mut ProcessHistory {
         let new = || ProcessHistory {
             start_time_ticks: target.start_time_ticks,
-            terminated_seconds: None,
             seen: ObservedTime::begin(now_seconds),
-            killed_seconds: None,
-            refused: None,
-            rehearsed: false,
+            ..ProcessHistory::default()
         };
         let host = self.hosts.entry(target.hostname.clone()).or_default();
         let process = host.processes.entry(target.pid).or_insert_with(new);

@@ -175,8 +175,8 @@ fn go_on(
         let mut window = window.flatten().unwrap_or_default();
         window.follow(&holding(view, attachment));
         look(attachment, &mut window);
-        let gpus = windows.entry(eid(facts, attachment).to_owned());
-        gpus.or_default().insert(attachment.gpu, window);
+        let eid = &facts.environments[attachment.environment].environment.eid;
+        windows.entry(eid.clone()).or_default().insert(attachment.gpu, window);
     }
     for (username, gpus) in gone {
         let left = left.entry(username).or_default();
@@ -247,8 +247,4 @@ fn forget_old(view: &View<'_, '_>, id: HostId, left: &mut Windows) {
         gpus.retain(|_, window| window.is_younger(remember, now));
         !gpus.is_empty()
     });
-}
-
-fn eid<'a>(facts: &Facts<'a>, attachment: &AttachmentFacts) -> &'a str {
-    &facts.environments[attachment.environment].environment.eid
 }

@@ -80,21 +80,6 @@ pub(crate) fn max_environments_per_user(default: u64, scope: Scope) -> RuleKind 
     RuleKind::from(MaxEnvironmentsPerUser { limits: limit(default), scope })
 }
 
-pub(crate) fn config(rules: Vec<Rule>) -> Config {
-    Config {
-        hash: String::new(),
-        mode: Mode::Enforce,
-        interval: seconds(10),
-        timezone: TimeZone::UTC,
-        never: Never { users: names(&["root", "admin"]), executables: BTreeSet::new() },
-        breaker: BreakerLimits { signals_per_minute: 20, share_of_users: 0.5, at_least_users: 3 },
-        notify_socket: None,
-        maintenance: Vec::new(),
-        waivers: Vec::new(),
-        rules,
-    }
-}
-
 #[derive(Clone, Debug)]
 pub(crate) struct Daemon {
     pub(crate) config: Config,
@@ -106,13 +91,19 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     pub(crate) fn new(rules: Vec<Rule>) -> Self {
-        Self {
-            config: config(rules),
-            history: History::default(),
-            now_seconds: NOON,
-            paused_until_seconds: None,
+        let config = Config {
+            hash: String::new(),
+            mode: Mode::Enforce,
+            interval: seconds(10),
+            timezone: TimeZone::UTC,
+            never: Never { users: names(&["root", "admin"]), executables: BTreeSet::new() },
+            breaker: BreakerLimits::default(),
+            notify_socket: None,
+            maintenance: Vec::new(),
             waivers: Vec::new(),
-        }
+            rules,
+        };
+        Self { config, history: History::default(), now_seconds: NOON, paused_until_seconds: None, waivers: Vec::new() }
     }
 
     pub(crate) fn input<'a>(&'a self, hosts: &'a [HostSnapshot], lab: &'a Lab) -> Input<'a> {
@@ -182,6 +173,13 @@ impl Daemon {
         }
         steps
     }
+}
+
+/// What a rule about idle devices does in a lab that stays as it is for ten minutes.
+pub(crate) fn idle_actions(lab: &Lab) -> Vec<String> {
+    let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
+    daemon.run(lab, 600);
+    actions(&daemon.plan(lab))
 }
 
 /// Steps with their times: `60 report`.

@@ -1,5 +1,3 @@
-use std::sync::Arc;
-
 use super::daemon::*;
 use crate::config::*;
 use crate::plan::*;
@@ -146,11 +144,7 @@ fn whoever_is_told_to_end_is_a_target_of_the_plan_and_nobody_else() {
         let daemon = Daemon::new(vec![rule(kind, Action::Terminate)]);
         let plan = daemon.plan(&lab);
         let targets = plan.violations.iter().flat_map(|violation| &violation.targets);
-        let targets = targets.flat_map(|target| match target {
-            Target::Process(process) => vec![process.clone()],
-            Target::Attachment(attachment) => attachment.processes.clone(),
-        });
-        let targets: Vec<Arc<ProcessTarget>> = targets.collect();
+        let targets: Vec<_> = targets.flat_map(Target::processes).collect();
         for pid in [10, 11, 12, 20, 21, 22] {
             let found = of(&daemon, &lab, pid);
             let ends = targets.iter().any(|target| target.pid == pid);

@@ -35,10 +35,8 @@ fn without_environment(lab: &mut Lab) {
 }
 
 fn lost_devices(lab: &mut Lab) {
-    for device in &mut lab.hosts[0].devices {
-        (device.up, device.processes_measured) = (false, false);
-    }
-    lab.hosts[0].processes.clear();
+    untold_lists(lab);
+    lab.hosts[0].devices.iter_mut().for_each(|it| it.up = false);
 }
 
 fn silent() -> Lab {
@@ -65,11 +63,9 @@ fn untold_lists(lab: &mut Lab) {
 
 fn unmeasured_use(lab: &mut Lab) {
     for pid in [10, 20] {
-        let uses = &mut lab.pid("gpu01", pid).devices;
-        uses.iter_mut().for_each(|it| {
-            it.utilization_ratio = None.into();
-            it.memory_used_bytes = None.into();
-        });
+        for used in &mut lab.pid("gpu01", pid).devices {
+            (used.utilization_ratio, used.memory_used_bytes) = (None.into(), None.into());
+        }
     }
 }
 

@@ -189,9 +189,7 @@ impl Lab {
                     current: true,
                     duration_seconds: Some(0.001),
                     timestamp_seconds: Some(now_seconds),
-                    error: None,
-                    fault: None,
-                    withheld: Vec::new(),
+                    ..CollectorStatus::default()
                 });
             }
             HostSnapshot {
@@ -207,14 +205,11 @@ impl Lab {
 
     pub(crate) fn without(mut self, targets: &[Target]) -> Self {
         for target in targets {
-            match target {
-                Target::Process(process) => self.end(process),
-                Target::Attachment(target) => {
-                    self = self.detached(target);
-                    for process in &target.processes {
-                        self.end(process);
-                    }
-                }
+            if let Target::Attachment(target) = target {
+                self = self.detached(target);
+            }
+            for process in target.processes() {
+                self.end(process);
             }
         }
         self

@@ -28,24 +28,32 @@ fn detached(lab: &Lab, plan: &Plan) -> Lab {
 
 #[test]
 fn who_works_on_another_device_is_spared_whatever_the_action_and_the_others_end() {
-    for action in [Action::Detach, Action::Terminate] {
-        let mut daemon = Daemon::new(vec![idle(action)]);
-        daemon.run(&lab(), 600);
-        assert_eq!(actions(&daemon.plan(&lab())), ["detach e1:1 (11)"]);
+    let (rule, lab) = at_once();
+    for (processes, action, expected) in [
+        (DetachedProcesses::Terminate, Action::Detach, "detach e1:1 (11)"),
+        (DetachedProcesses::Terminate, Action::Terminate, "detach e1:1 (11)"),
+        (DetachedProcesses::Terminate, Action::Kill, "terminate 11"),
+        (DetachedProcesses::Keep, Action::Detach, "detach e1:1"),
+        // Of a rule that ends processes there is nothing to keep.
+        (DetachedProcesses::Keep, Action::Terminate, "detach e1:1 (11)"),
+    ] {
+        for mut rule in [rule.clone(), idle(action)] {
+            (rule.processes, rule.action) = (processes, action);
+            let mut daemon = Daemon::new(vec![rule]);
+            let steps = daemon.run(&lab, 610);
+            let deeds = steps.iter().map(|(_, step)| short(step));
+            let deeds: Vec<String> = deeds.filter(|it| it != "report").collect();
+            assert_eq!(deeds[0], expected, "{processes:?} {action:?}");
+            assert!(!deeds.iter().any(|deed| deed.contains("10")), "{deeds:?}");
+        }
     }
-    let mut daemon = Daemon::new(vec![idle(Action::Kill)]);
-    daemon.run(&lab(), 600);
-    assert_eq!(actions(&daemon.plan(&lab())), ["terminate 11"]);
 }
 
 #[test]
 fn what_is_not_measured_on_another_device_is_work() {
     let mut unmeasured = lab();
     unmeasured.utilize(10, &[None, Some(0.0)]);
-    let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
-    daemon.run(&unmeasured, 600);
-    let plan = daemon.plan(&unmeasured);
-    assert_eq!(actions(&plan), ["detach e1:1 (11)"]);
+    assert_eq!(idle_actions(&unmeasured), ["detach e1:1 (11)"]);
 }
 
 #[test]
@@ -67,9 +75,7 @@ fn while_a_held_device_does_not_answer_nobody_is_ended_for_another_device() {
     let mut elsewhere = lab();
     let device = &mut elsewhere.hosts[0].devices[2];
     (device.up, device.processes_measured) = (false, false);
-    let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
-    daemon.run(&elsewhere, 600);
-    assert_eq!(actions(&daemon.plan(&elsewhere)), ["detach e1:1 (11)"]);
+    assert_eq!(idle_actions(&elsewhere), ["detach e1:1 (11)"]);
     // Their contexts are left behind meanwhile.
     let left = lab().detached(&attachment("alice", "e1", 1, Vec::new()));
     let mut daemon = Daemon::new(vec![rule(EnvDevices, Action::Terminate).timed(60, &[], 0)]);
@@ -89,10 +95,7 @@ fn who_works_where_the_environment_holds_nothing_or_loses_all_is_not_spared() {
     // It works on device 2, which its environment does not hold.
     let mut elsewhere = lab().runs(12, "alice", Some("e1"), &[(1, GIB), (2, GIB)]);
     elsewhere.utilize(12, &[Some(0.0), Some(0.9)]);
-    let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
-    daemon.run(&elsewhere, 600);
-    let plan = daemon.plan(&elsewhere);
-    assert_eq!(actions(&plan), ["detach e1:1 (11 12)"]);
+    assert_eq!(idle_actions(&elsewhere), ["detach e1:1 (11 12)"]);
     // Both devices go at once, by one violation or by two rules.
     let none = || rule(max_devices_per_user(0, Scope::Host), Action::Detach);
     let none_for = |device: u32| {
@@ -232,27 +235,6 @@ fn at_once() -> (Rule, Lab) {
 }
 
 #[test]
-fn what_ends_with_a_device_says_the_rule_and_who_works_elsewhere_never_does() {
-    let (rule, lab) = at_once();
-    for (processes, action, expected) in [
-        (DetachedProcesses::Terminate, Action::Detach, "detach e1:1 (11)"),
-        (DetachedProcesses::Terminate, Action::Terminate, "detach e1:1 (11)"),
-        (DetachedProcesses::Keep, Action::Detach, "detach e1:1"),
-        // Of a rule that ends processes there is nothing to keep.
-        (DetachedProcesses::Keep, Action::Terminate, "detach e1:1 (11)"),
-    ] {
-        for mut rule in [rule.clone(), idle(action)] {
-            (rule.processes, rule.action) = (processes, action);
-            let mut daemon = Daemon::new(vec![rule]);
-            let steps = daemon.run(&lab, 610);
-            let deeds = steps.iter().map(|(_, step)| short(step));
-            let deeds: Vec<String> = deeds.filter(|it| it != "report").collect();
-            assert_eq!(deeds[0], expected, "{processes:?} {action:?}");
-        }
-    }
-}
-
-#[test]
 fn a_device_is_taken_without_its_processes_by_a_rule_that_keeps_them_beside_one_that_ends_them() {
     let lab = Lab::new(1, 1).holder("e1", "alice", &[(0, 60.0)]).runs(10, "alice", Some("e1"), &[(0, GIB)]);
     let none = |name: &str, processes| {
@@ -264,10 +246,7 @@ fn a_device_is_taken_without_its_processes_by_a_rule_that_keeps_them_beside_one_
     for rules in [vec![keeps.clone(), ends.clone()], vec![ends, keeps]] {
         let plan = Daemon::new(rules).plan(&lab);
         let targets = plan.violations.iter().flat_map(|violation| &violation.targets);
-        let pids = targets.map(|target| match target {
-            Target::Attachment(target) => target.processes.iter().map(|process| process.pid).collect(),
-            Target::Process(target) => vec![target.pid],
-        });
+        let pids = targets.map(|target| target.processes().iter().map(|it| it.pid).collect::<Vec<u32>>());
         let rules = plan.violations.iter().map(|violation| violation.key.rule.as_str());
         let mut ended: Vec<(&str, Vec<u32>)> = rules.zip(pids).collect();
         ended.sort();
@@ -298,7 +277,5 @@ fn a_process_that_computes_on_a_mig_device_is_spared_and_a_split_gpu_is_never_id
     let used = &mut lab.pid("gpu01", 10).devices[0];
     // The driver tells no use of a part.
     (used.index, used.utilization_ratio) = (DeviceIndex::mig(0, 0), None.into());
-    let mut daemon = Daemon::new(vec![idle(Action::Detach)]);
-    daemon.run(&lab, 600);
-    assert_eq!(actions(&daemon.plan(&lab)), ["detach e1:1 (11)"]);
+    assert_eq!(idle_actions(&lab), ["detach e1:1 (11)"]);
 }

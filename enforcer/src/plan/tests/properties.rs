@@ -1,5 +1,4 @@
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use genv_core::model::Attribution;
 use proptest::prelude::*;
@@ -26,13 +25,6 @@ fn assert_guilty(lab: &Lab, target: &ProcessTarget, violation: &Violation) {
     }
 }
 
-fn processes(target: &Target) -> &[Arc<ProcessTarget>] {
-    match target {
-        Target::Process(target) => std::slice::from_ref(target),
-        Target::Attachment(target) => &target.processes,
-    }
-}
-
 /// What is known of a violation while it lasts, in seconds that were observed.
 #[derive(Clone, Debug, Default)]
 struct Seen {
@@ -46,7 +38,7 @@ struct Seen {
 
 impl Seen {
     fn is_new(&self, target: &Target) -> bool {
-        let mut processes = processes(target).iter();
+        let mut processes = target.processes().iter();
         matches!(target, Target::Attachment(_)) || processes.any(|process| !self.ended.contains(&process.pid))
     }
 }
@@ -84,7 +76,7 @@ proptest! {
             for violation in &plan.violations {
                 let new = || Seen { since: observed, ..Seen::default() };
                 lasting.entry(violation.key.clone()).or_insert_with(new);
-                for target in violation.targets.iter().flat_map(processes) {
+                for target in violation.targets.iter().flat_map(Target::processes) {
                     assert_guilty(&lab, target, violation);
                 }
             }
