@@ -137,8 +137,17 @@ impl Loaded {
             }
             (Some(NoRecords::Damaged(why)), _) => why,
             (None, _) => match import()? {
-                Some(imported) => {
+                Some(mut imported) => {
                     loaded.retires = true;
+                    // Their programs look for devices in the files that are retired.
+                    let queue = std::mem::take(&mut imported.records.queue);
+                    let waiting = queue.iter().filter_map(|it| waiting::waiting(directory, it.pid));
+                    imported.records.warnings.extend(waiting.map(|Waiting { pid, uid, .. }| {
+                        format!(
+                            "process {pid} of uid {uid} waits in the queue of an earlier genv, and gets no device any \
+                             more: end it, and start its command again"
+                        )
+                    }));
                     loaded.state = state_of(imported.records, imported.written_timestamp_seconds, directory);
                     return Ok(loaded);
                 }
