@@ -129,8 +129,8 @@ fn over_gpus_both_have_their_powers_and_the_enforcer_names_who_breaks_a_rule() -
     for (service, powers) in
         [("exporter", SYS_PTRACE | DAC_READ_SEARCH), ("enforcer", SYS_PTRACE | DAC_READ_SEARCH | KILL)]
     {
-        for pid in processes(&machine.stack, service)? {
-            assert_powers(pid, powers)?;
+        for process in processes(&machine.stack, service)? {
+            assert_powers(&process, powers)?;
         }
         for folder in of_host {
             assert_read_only(&machine.stack, service, folder)?;

@@ -8,30 +8,32 @@ use genv_tests::docker::{SERVICES, Stack};
 
 use crate::shipped;
 
-pub(crate) fn processes(stack: &Stack, service: &str) -> Result<Vec<u32>> {
+/// The lines of `/proc/PID/status`, by their names.
+type Status = BTreeMap<String, String>;
+
+/// The processes of a service. Each is read once: a health check may end at any moment.
+pub(crate) fn processes(stack: &Stack, service: &str) -> Result<Vec<Status>> {
     let namespace = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/mnt"));
     let own = namespace(stack.pid(service)?)?;
-    let mut pids = Vec::new();
+    let mut processes = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let pid = entry?.file_name().to_string_lossy().parse();
-        // One that ends meanwhile is none of interest, nor is the engine's own that is about to become a health check.
-        pids.extend(pid.ok().filter(|pid| {
-            namespace(*pid).is_ok_and(|it| it == own)
-                && status(*pid).is_ok_and(|status| !status["Name"].starts_with("runc:["))
-        }));
+        let pid = pid.ok().filter(|pid| namespace(*pid).is_ok_and(|it| it == own));
+        // The engine's own process that is about to become a health check is none of interest.
+        let status = pid.and_then(|pid| status(pid).ok());
+        processes.extend(status.filter(|status| !status["Name"].starts_with("runc:[")));
     }
-    Ok(pids)
+    Ok(processes)
 }
 
-fn status(pid: u32) -> Result<BTreeMap<String, String>> {
+fn status(pid: u32) -> Result<Status> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let lines = status.lines().filter_map(|line| line.split_once(':'));
     Ok(lines.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect())
 }
 
 /// Asserts that a process has exactly these capabilities, each a bit of linux/capability.h, and can get no others.
-pub(crate) fn assert_powers(pid: u32, capabilities: u64) -> Result<()> {
-    let status = status(pid)?;
+pub(crate) fn assert_powers(status: &Status, capabilities: u64) -> Result<()> {
     for set in ["CapPrm", "CapEff", "CapBnd"] {
         let found = u64::from_str_radix(&status[set], 16)?;
         assert_eq!(found, capabilities, "{set} of {}", status["Name"]);
@@ -58,11 +60,11 @@ fn no_process_is_root_has_any_capability_writes_to_its_root_or_sees_the_host() -
     let stack = shipped()?;
     let uids = ["65534", "65534", "65534", "65534", "472"];
     for ((service, ..), uid) in SERVICES.into_iter().zip(uids) {
-        let pids = processes(stack, service)?;
-        ensure!(!pids.is_empty(), "{service} has no process");
-        for pid in pids {
-            assert_powers(pid, 0)?;
-            let uids = &status(pid)?["Uid"];
+        let processes = processes(stack, service)?;
+        ensure!(!processes.is_empty(), "{service} has no process");
+        for process in processes {
+            assert_powers(&process, 0)?;
+            let uids = &process["Uid"];
             ensure!(uids.split_whitespace().all(|it| it == uid), "{service}: {uids}");
         }
         assert_read_only(stack, service, "")?;
